@@ -72,7 +72,7 @@ impl Driver {
             Action::Splice { key, flow, point } => {
                 if let Some(before) = self.recovery.output_before(flow) {
                     let south = &mut context.node.south;
-                    let _ = south.said_before(key, flow, before.said, before.turn); // gone: as well
+                    let _ = south.inherit_digest(key, flow, before.said, before.turn); // gone: as well
                 }
                 splice(key, flow, point, context)?;
                 if let Some(digest) = self.recovery.compared_first(flow) {

@@ -184,9 +184,9 @@ impl Node {
                 self.to_logger
                     .extend(self.south.wrap(&copy).map(|packet| packet.bytes));
             }
-            while let Some(said) = self.south.take_said() {
-                checker.leaves(&said.bytes, false)?;
-                self.leaving.push(said.bytes);
+            while let Some(sent) = self.south.take_sent() {
+                checker.leaves(&sent.bytes, false)?;
+                self.leaving.push(sent.bytes);
             }
             match verdict {
                 Verdict::Next => {

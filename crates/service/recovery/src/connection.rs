@@ -558,7 +558,8 @@ impl Connection {
             replay.update(flow.splice.ack, flow.splice.rcv_wnd_edge, now);
             replay.compare(&flow.digest);
             replay.on_output(said, now);
-            let compares = |doubt: &Beginning| flow.compares_all_heard() && replay.compares(*doubt);
+            let compares =
+                |doubt: &Beginning| flow.compares_all_received() && replay.compares(*doubt);
             let doubt = self.doubt.filter(|doubt| !compares(doubt));
             replay.doubt(doubt, now);
         }
@@ -612,7 +613,7 @@ impl Connection {
         let gates = &self.words.beginnings;
         let compares = |doubt: Beginning| {
             let mut later = gates.iter().filter(|gate| gate.instream.after(end));
-            flow.compares_all_heard() && later.any(|gate| gate.compares(doubt.heard))
+            flow.compares_all_received() && later.any(|gate| gate.compares(doubt.heard))
         };
         let gives = |doubt: Beginning| {
             end.before(doubt.instream) || self.lacks_end(doubt) || compares(doubt)

@@ -419,7 +419,7 @@ fn pause(since: Duration, is_compared: bool, now: Duration, settle: Duration) ->
 /// The new server has said everything again that can be compared.
 fn has_repeated_output(flow: &Flow) -> bool {
     flow.mode != Mode::Spliced
-        || !flow.digest.says_again()
+        || !flow.digest.is_repeating()
             && (SeqNumber(flow.splice.nxt.0.wrapping_add(flow.splice.delta_seq)))
                 .at_or_after(flow.verify.end)
 }

@@ -286,7 +286,7 @@ impl Service {
             let said = self
                 .resources
                 .plane
-                .said_before(key, flow, before.said, before.turn);
+                .inherit_digest(key, flow, before.said, before.turn);
             match said {
                 Ok(()) | Err(DataplaneError::Control { .. }) => {} // gone
                 Err(error) => return Err(error.into()),

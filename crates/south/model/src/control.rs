@@ -57,9 +57,9 @@ impl SouthSide {
         self.shared.notes.clear();
     }
 
-    /// Until when the service may speak, on the clock of `now_ns`; `None`: no lease is needed.
-    pub const fn speak_until(&mut self, end_ns: Option<u64>) {
-        self.shared.service.speak_until_ns = end_ns;
+    /// Until when the service may send, on the clock of `now_ns`; `None`: no lease is needed.
+    pub const fn set_lease(&mut self, end_ns: Option<u64>) {
+        self.shared.service.lease_until_ns = end_ns;
     }
 
     /// Every connection that could be kept is live again: strays are reset from now on.
@@ -100,7 +100,7 @@ impl SouthSide {
         let none = Flow::default();
         let done = self
             .shared
-            .mirror_note(&none, FrameKind::Barrier { token }, now_ns);
+            .mirror_marker(&none, FrameKind::Barrier { token }, now_ns);
         done.then_some(()).ok_or(RingFull)
     }
 
@@ -117,7 +117,7 @@ impl SouthSide {
             let stays = flow.closed_ns == 0 || flow.closed_ns >= limit;
             if !stays && shared.settings.link && !flow.log.ended {
                 let reason = CloseReason::Evicted;
-                shared.mirror_note(flow, FrameKind::Closed(reason), now_ns);
+                shared.mirror_marker(flow, FrameKind::Closed(reason), now_ns);
             }
             stays
         });
@@ -166,7 +166,7 @@ impl SouthSide {
         flow.verify.ended_early = false;
         flow.verify.by_digest = false;
         flow.digest
-            .again(digests.as_ref(), outstream, flow.client.ack);
+            .restart(digests.as_ref(), outstream, flow.client.ack);
         flow.log.former_ack = flow.log.former_ack.max_seq(flow.log.ack);
         flow.log.ack = instream + 1;
         flow.log.rcv_wnd_edge = instream + 1;
@@ -216,21 +216,21 @@ impl SouthSide {
         Ok(())
     }
 
-    /// The client was sent what `said` is of by another host; `turn` is of what a replay leaves out. Of a flow that was
-    /// restored, and has not been spliced since; else nothing changes.
+    /// Another host's output to the client has the digest `acked`; `turn` is of the output before the part that a replay
+    /// repeats. Of a flow that was restored, and has not been spliced since; else nothing changes.
     ///
     /// # Errors
     /// There is no such flow.
-    pub fn said_before(
+    pub fn inherit_digest(
         &mut self,
         key: FlowKey,
         id: FlowId,
-        said: Digest,
+        acked: Digest,
         turn: Digest,
     ) -> Result<(), NoSuchFlow> {
         let digests = self.shared.settings.digests.clone();
         let flow = self.numbered(key, id)?;
-        flow.digest.said_before(digests.as_ref(), said, turn);
+        flow.digest.inherit_digest(digests.as_ref(), acked, turn);
         Ok(())
     }
 
@@ -256,7 +256,7 @@ impl SouthSide {
         let reason = CloseReason::Evicted;
         let flow = self.numbered(key, id)?.clone();
         self.shared
-            .mirror_note(&flow, FrameKind::Closed(reason), now_ns);
+            .mirror_marker(&flow, FrameKind::Closed(reason), now_ns);
         self.flows.remove(&key);
         Ok(())
     }

@@ -177,7 +177,7 @@ pub struct DigestHalf {
 impl DigestHalf {
     /// Does the server repeat the old outstream, with a comparison still to come?
     #[must_use]
-    pub fn says_again(&self) -> bool {
+    pub fn is_repeating(&self) -> bool {
         self.comparison == Comparison::Due
     }
 
@@ -208,7 +208,7 @@ impl DigestHalf {
 
     /// A new server will repeat the outstream from `outstream` on; the client has acknowledged the bytes before
     /// `acked`. After a death in the middle of a replay the old outstream stays the same.
-    pub(crate) fn again(
+    pub(crate) fn restart(
         &mut self,
         digests: Option<&Digests>,
         outstream: SeqNumber,
@@ -220,7 +220,7 @@ impl DigestHalf {
         if !self.taken {
             return self.begin(digests, outstream); // the outstream so far came from another host
         }
-        if !self.says_again() {
+        if !self.is_repeating() {
             self.sent = self.now;
         }
         if !acked.before(self.newer.next) {
@@ -260,19 +260,24 @@ impl DigestHalf {
     /// Of all before this, if the server has said just that, and no samples were taken of it.
     pub(crate) fn whole_before(&self, end: SeqNumber) -> Option<Digest> {
         let now = self.now;
-        let is_whole = self.taken && !self.says_again() && !self.is_sampled(now.next);
+        let is_whole = self.taken && !self.is_repeating() && !self.is_sampled(now.next);
         (is_whole && now.next == end && now.base != end).then_some(now)
     }
 
     /// A flow that was made anew: what the logger knows of what its client was sent, as far as the client has
     /// acknowledged it; and of what a replay leaves out.
-    pub(crate) fn said_before(&mut self, digests: Option<&Digests>, said: Digest, turn: Digest) {
+    pub(crate) fn inherit_digest(
+        &mut self,
+        digests: Option<&Digests>,
+        acked: Digest,
+        turn: Digest,
+    ) {
         if digests.is_some() && !self.taken {
             *self = Self {
-                now: said,
-                sent: said,
-                acked: said,
-                newer: said,
+                now: acked,
+                sent: acked,
+                acked,
+                newer: acked,
                 turn,
                 taken: true,
                 ..Self::default()
@@ -283,10 +288,10 @@ impl DigestHalf {
     /// The next request waits until the server has said again what this is of. (Who asks too late hears at the next
     /// place.)
     pub(crate) fn want(&mut self, wanted: Digest) {
-        let is_known = self.says_again() && self.now.base == wanted.base;
-        let is_ahead = !self.now.next.after(wanted.next) && !wanted.next.after(self.sent.next);
+        let is_known = self.is_repeating() && self.now.base == wanted.base;
+        let is_to_come = !self.now.next.after(wanted.next) && !wanted.next.after(self.sent.next);
         let is_open = wanted != self.now; // else it is said already, and equal
-        let is_due = is_known && is_ahead && is_open && !self.is_sampled(wanted.next);
+        let is_due = is_known && is_to_come && is_open && !self.is_sampled(wanted.next);
         self.wanted = is_due.then_some(wanted);
     }
 
@@ -312,7 +317,7 @@ impl DigestHalf {
 
     /// Does the segment at `seq` wait for a comparison further on? `repeated`: a segment that came before.
     pub(crate) fn waits(&mut self, seq: SeqNumber, acked: SeqNumber, repeated: bool) -> bool {
-        if !self.says_again() {
+        if !self.is_repeating() {
             return false;
         }
         if repeated && !seq.after(acked) && self.retransmits < MOST_RETRANSMITS {
@@ -335,7 +340,7 @@ pub(crate) struct Digested {
 
 /// Digests a segment that leaves for the client, that the client has already, or that the fence withholds; `seq` is in
 /// client space.
-pub(crate) fn digest_said(
+pub(crate) fn digest_output(
     digests: Option<&Digests>,
     expected: &BTreeMap<(FlowId, u32), Expect>,
     flow: &mut Flow,
@@ -343,7 +348,7 @@ pub(crate) fn digest_said(
     payload: &[u8],
     (seq, is_linked): (SeqNumber, bool),
 ) -> Digested {
-    let ours = flow.digest.taken && flow.unprotected.is_none() && !flow.digest.says_again();
+    let ours = flow.digest.taken && flow.unprotected.is_none() && !flow.digest.is_repeating();
     let Some(digests) = digests.filter(|_| ours && !segment.has(Flags::RST)) else {
         return Digested::default();
     };
@@ -411,7 +416,7 @@ pub(crate) fn digest_replayed(
     payload: &[u8],
     seq: SeqNumber,
 ) -> Result<(), Divergence> {
-    let ours = flow.digest.says_again() && !segment.has(Flags::RST);
+    let ours = flow.digest.is_repeating() && !segment.has(Flags::RST);
     let Some(digests) = digests.filter(|_| ours) else {
         return Ok(());
     };

@@ -36,11 +36,14 @@ use wire::{
 };
 
 use crate::{
-    clamp::{clamp_blocks, had, note_own, told, window_up_to, write_echo},
+    clamp::{
+        advance_ack_sent, clamp_blocks, closed_rcv_nxt, observe_server_ack, window_up_to,
+        write_echo,
+    },
     digest,
     flow::{Flow, Mode, Response, ServerHalf},
     no_room,
-    notes::catches_up,
+    notes::observe_payload_ack,
     packet::{
         ACK, CHECKSUM, DATA_OFFSET, FLAGS, Network, Options, Packet, SEQ, Segment, V6_HEADER,
         WINDOW, array, find_options, overwrite, write,
@@ -55,7 +58,7 @@ use crate::{
 
 /// Has the kernel not found the socket that is there, in the moment in which that takes the place of its request? Only
 /// the client's first words come again: a client that listens is told at once.
-fn is_unfound(flow: &mut Flow, segment: &Segment) -> bool {
+fn is_lookup_race(flow: &mut Flow, segment: &Segment) -> bool {
     let first = flow.server.isn + 1;
     let is_reset = segment.has(Flags::RST) && !segment.has(Flags::ACK);
     let is_bare = is_reset && segment.sequence_len() == 0;
@@ -198,7 +201,7 @@ impl SouthSide {
             && shared.is_afterthought(flow, segment)
             && !shared.flow_gated(flow, now_ns)
         {
-            return shared.answer_again(packet, key, flow, now_ns);
+            return shared.repeat_final_ack(packet, key, flow, now_ns);
         }
         let silent = shared.flow_gated(flow, now_ns)
             || flow.mode == Mode::Diverged
@@ -211,10 +214,10 @@ impl SouthSide {
         let options = find_options(&segment.header);
         if flow.mode == Mode::Observed {
             if shared.fenced(now_ns) {
-                shared.digest_said(&self.expected, packet, flow, segment, (segment.seq, now_ns));
+                shared.digest_output(&self.expected, packet, flow, segment, (segment.seq, now_ns));
                 return shared.refuse_fenced();
             }
-            if is_unfound(flow, segment) {
+            if is_lookup_race(flow, segment) {
                 shared.counters.gated_out += 1;
                 return Verdict::Drop;
             }
@@ -226,9 +229,9 @@ impl SouthSide {
             } else {
                 observe_server(flow, segment, &options);
             }
-            shared.digest_said(&self.expected, packet, flow, segment, (segment.seq, now_ns));
+            shared.digest_output(&self.expected, packet, flow, segment, (segment.seq, now_ns));
             shared.mirror_head(packet, flow, segment, segment.seq, now_ns);
-            shared.hear_answer(packet, flow, segment, segment.seq);
+            shared.observe_response(packet, flow, segment, segment.seq);
             return Verdict::Next;
         }
         if synack {
@@ -263,11 +266,11 @@ impl SouthSide {
         if !segment.has(Flags::RST) {
             // Not before: who looks at the flow takes this for compared, and gives the server more.
             flow.splice.nxt = flow.splice.nxt.max_seq(segment.end());
-            keep_behind(flow);
+            bound_verify_end(flow);
         }
         let expected = &self.expected;
         if is_self_acked(flow, segment, repeated) {
-            shared.digest_said(expected, packet, flow, segment, (seq, now_ns));
+            shared.digest_output(expected, packet, flow, segment, (seq, now_ns));
         }
         if shared.waits_for_digest(flow, segment, repeated) {
             return shared.hold(packet, flow, segment, &options, repeated);
@@ -276,11 +279,11 @@ impl SouthSide {
             shared.egress_spliced(packet, &key, flow, segment, &options, (repeated, now_ns));
         // Of all that is withheld only what the fence keeps has bytes.
         if matches!(verdict, Verdict::Next | Verdict::Withheld) {
-            shared.digest_said(expected, packet, flow, segment, (seq, now_ns));
+            shared.digest_output(expected, packet, flow, segment, (seq, now_ns));
         }
         if verdict == Verdict::Next {
             shared.mirror_head(packet, flow, segment, seq, now_ns);
-            shared.hear_answer(packet, flow, segment, seq);
+            shared.observe_response(packet, flow, segment, seq);
         }
         verdict
     }
@@ -321,7 +324,7 @@ impl Shared {
 
     /// What leaves for the client, or would if the client had not got it already, or the lease were not over: what the
     /// fence keeps comes again only where the client finds it missing, behind what follows.
-    fn digest_said(
+    fn digest_output(
         &mut self,
         expected: &BTreeMap<(FlowId, u32), Expect>,
         packet: &Packet,
@@ -332,10 +335,10 @@ impl Shared {
         let digests = self.settings.digests.as_ref();
         let payload = segment.payload(&packet.bytes);
         let at = (seq, self.settings.link);
-        let digested = digest::digest_said(digests, expected, flow, segment, payload, at);
+        let digested = digest::digest_output(digests, expected, flow, segment, payload, at);
         self.counters.sampled += u64::from(digested.sampling_begins);
         for digest in digested.mirrored.into_iter().flatten() {
-            self.mirror_said(flow, digest, now_ns);
+            self.mirror_output_digest(flow, digest, now_ns);
         }
     }
 
@@ -357,9 +360,9 @@ impl Shared {
         repeated: bool,
     ) -> Verdict {
         self.counters.replay_held += 1;
-        let ack = no_room::client_heard(flow);
+        let ack = no_room::client_una(flow);
         if segment.seq.before(ack) {
-            let ack = no_room::told_of(flow, ack, repeated);
+            let ack = no_room::ack_for_server(flow, ack, repeated);
             return self.self_ack(packet, flow, segment, options, ack);
         }
         Verdict::Withheld
@@ -380,14 +383,14 @@ impl Shared {
         let client_has = client_has(flow, segment);
         if is_self_acked(flow, segment, repeated) {
             self.counters.self_acks += 1;
-            let ack = no_room::told_of(flow, segment.end(), repeated);
+            let ack = no_room::ack_for_server(flow, segment.end(), repeated);
             return self.self_ack(packet, flow, segment, options, ack);
         }
         let seq = segment.seq + flow.splice.delta_seq;
         let client_has_part = !client_has && seq.before(flow.client.ack);
         if !silent && !reset && flow.whole_segments && client_has_part {
             self.counters.self_acks += 1;
-            let ack = no_room::told_of(flow, no_room::client_heard(flow), repeated);
+            let ack = no_room::ack_for_server(flow, no_room::client_una(flow), repeated);
             return self.self_ack(packet, flow, segment, options, ack);
         }
         if silent && !reset && segment.ack.before(flow.server.ack) {
@@ -433,11 +436,11 @@ impl Shared {
             let (ack, previous) = (self.clamped(flow, segment.ack), flow.log.ack);
             let window = window_up_to(flow, edge, ack);
             if self.linked(flow) && !reset {
-                note_own(packet, flow, segment, options, edge);
+                observe_server_ack(packet, flow, segment, options, edge);
                 write_echo(&mut header, flow, options);
                 clamp_blocks(&mut header, flow, options);
                 if segment.sequence_len() == 0
-                    && self.stays_here(flow, segment, previous, (ack, window), now_ns)
+                    && self.withholds_ack(flow, segment, previous, (ack, window), now_ns)
                 {
                     return None;
                 }
@@ -445,11 +448,11 @@ impl Shared {
             }
             write(&mut header, ACK, ack.0.to_be_bytes());
             write(&mut header, WINDOW, window.to_be_bytes());
-            catches_up(flow, segment, ack);
-            told(flow, ack, window);
+            observe_payload_ack(flow, segment, ack);
+            advance_ack_sent(flow, ack, window);
         }
         if !reset {
-            sent_up_to(&mut flow.server, seq + segment.sequence_len());
+            advance_snd_nxt(&mut flow.server, seq + segment.sequence_len());
         }
         if let (Some(at), Some(tsval)) = (options.tsval_at(), options.tsval(&segment.header)) {
             let tsval = SeqNumber(tsval) + flow.splice.ts_delta;
@@ -464,7 +467,7 @@ impl Shared {
     /// is logged. A server that ends one with a RST, because it has not read all, is to be heard.
     fn is_afterthought(&self, flow: &Flow, segment: &Segment) -> bool {
         let acknowledged = if self.settings.link {
-            had(flow)
+            closed_rcv_nxt(flow)
         } else {
             flow.server.ack
         };
@@ -588,7 +591,7 @@ fn egress_synack(half_open: &mut Flow, segment: &Segment, options: &Options) {
 }
 
 /// The client is sent everything before `end`.
-pub(crate) fn sent_up_to(server: &mut ServerHalf, end: SeqNumber) {
+pub(crate) fn advance_snd_nxt(server: &mut ServerHalf, end: SeqNumber) {
     if end.after(server.nxt) {
         server.sent += u64::from(end.0.wrapping_sub(server.nxt.0));
         server.nxt = end;
@@ -601,7 +604,7 @@ fn observe_server(flow: &mut Flow, segment: &Segment, options: &Options) {
         return;
     }
     let server = &mut flow.server;
-    sent_up_to(server, segment.end());
+    advance_snd_nxt(server, segment.end());
     if segment.has(Flags::ACK) {
         server.ack = server.ack.max_seq(segment.ack);
         let window = window_of(segment, server.window_scale);
@@ -629,16 +632,16 @@ fn is_self_acked(flow: &Flow, segment: &Segment, repeated: bool) -> bool {
         && !segment.has(Flags::RST)
         && client_has(flow, segment)
         && !ends_with_news(flow, segment)
-        && !(repeated && no_room::sent_in_vain(flow))
+        && !(repeated && no_room::sent_beyond_window(flow))
 }
 
 /// What lies further apart than half of the sequence space is in no order (RFC 9293 3.4): the end of what was
 /// compared stays as near behind what the server says as a segment that comes again can be.
-fn keep_behind(flow: &mut Flow) {
-    let said = flow.splice.nxt + flow.splice.delta_seq;
-    let behind = said.distance_from(flow.verify.end);
+fn bound_verify_end(flow: &mut Flow) {
+    let nxt = flow.splice.nxt + flow.splice.delta_seq;
+    let behind = nxt.distance_from(flow.verify.end);
     if behind.is_some_and(|behind| behind >= LARGEST_WINDOW) {
-        flow.verify.end = said - LARGEST_WINDOW;
+        flow.verify.end = nxt - LARGEST_WINDOW;
     }
 }
 
@@ -664,7 +667,7 @@ fn ends_with_news(flow: &Flow, segment: &Segment) -> bool {
 
 /// A byte where nobody knows what the client has heard.
 fn verify_unheard(flow: &mut Flow, segment: &Segment, seq: SeqNumber) -> Result<(), Divergence> {
-    let Some(at) = flow.contradicts_unheard(segment, seq) else {
+    let Some(at) = flow.contradicts_unrecorded(segment, seq) else {
         return Ok(());
     };
     flow.verify.diverged_at = at;
@@ -678,9 +681,9 @@ fn verify_end(flow: &mut Flow, segment: &Segment) -> Result<(), Divergence> {
     let end = segment.end() + flow.splice.delta_seq;
     let fin = segment.has(Flags::FIN) && !segment.has(Flags::RST);
     // What the client has heard by its next words counts as recorded, with the end of the server.
-    let inside = (end - 1).before(flow.verify.end) && !flow.ends_again(end);
+    let inside = (end - 1).before(flow.verify.end) && !flow.repeats_fin(end);
     let early = end.before(flow.server.nxt) || inside;
-    if fin && (early || flow.digest.says_again()) {
+    if fin && (early || flow.digest.is_repeating()) {
         flow.verify.diverged_at = end - 1;
         flow.verify.ended_early = true;
         return Err(Divergence(end - 1));

@@ -314,12 +314,12 @@ impl Flow {
     pub fn is_behind(&self) -> bool {
         self.mode == Mode::Spliced
             && self.splice.delta_seq != 0
-            && self.server.nxt.after(self.said_so_far())
+            && self.server.nxt.after(self.spliced_snd_nxt())
     }
 
     /// A FIN that ends before this number repeats the FIN of an earlier life: the digest of all bytes ends before the
     /// FIN.
-    pub(crate) fn ends_again(&self, end: SeqNumber) -> bool {
+    pub(crate) fn repeats_fin(&self, end: SeqNumber) -> bool {
         let digest = &self.digest;
         let is_compared = digest.taken && digest.comparison == Comparison::Done;
         is_compared && digest.sent.next == end - 1 && self.server.nxt == end

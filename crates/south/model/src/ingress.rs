@@ -36,7 +36,7 @@ use types::UnprotectedReason;
 use wire::{Flags, FlowId, FlowKey, SeqNumber, kind};
 
 use crate::{
-    egress::sent_up_to,
+    egress::advance_snd_nxt,
     flow::{Flow, LogHalf, Mode, Response, Restored},
     no_room,
     packet::{
@@ -68,7 +68,7 @@ impl SouthSide {
                 && flow.mode == Mode::Spliced
                 && segment.has(Flags::ACK)
             {
-                no_room::note_told(flow, segment.ack);
+                no_room::advance_una(flow, segment.ack);
             }
             return Verdict::Next;
         }
@@ -124,7 +124,7 @@ impl SouthSide {
         let takes = flow.mode == Mode::Spliced
             && !flow.server_closing
             && !self.shared.flow_gated(flow, now_ns);
-        if !takes || flow.comes_too_soon(segment) {
+        if !takes || flow.doubt_precedes_repeat(segment) {
             return Verdict::Drop;
         }
         let options = find_options(&segment.header);
@@ -150,7 +150,7 @@ impl SouthSide {
         if let Some(flow) = self.flows.remove(&key) {
             let reason = CloseReason::Evicted;
             self.shared
-                .mirror_note(&flow, FrameKind::Closed(reason), now_ns);
+                .mirror_marker(&flow, FrameKind::Closed(reason), now_ns);
         }
     }
 
@@ -235,7 +235,7 @@ impl SouthSide {
             client_isn: flow.client.isn,
             server_isn: flow.server.isn,
         };
-        let opened = shared.settings.link || shared.mirror_note(&flow, kind, now_ns);
+        let opened = shared.settings.link || shared.mirror_marker(&flow, kind, now_ns);
         if !opened && !shared.abandoned(now_ns) {
             shared.counters.mirror_full += 1;
             return false;
@@ -244,7 +244,7 @@ impl SouthSide {
             shared.counters.table_full += 1;
             if !shared.settings.link {
                 let reason = CloseReason::Evicted;
-                shared.mirror_note(&flow, FrameKind::Closed(reason), now_ns);
+                shared.mirror_marker(&flow, FrameKind::Closed(reason), now_ns);
             }
             shared.lose_protection(
                 key,
@@ -285,7 +285,7 @@ impl Shared {
     pub(crate) fn replace_half_open(&mut self, half_open: &mut Flow, now_ns: u64) {
         if self.settings.link && half_open.id != FlowId(0) {
             let reason = CloseReason::Evicted;
-            self.mirror_note(half_open, FrameKind::Closed(reason), now_ns);
+            self.mirror_marker(half_open, FrameKind::Closed(reason), now_ns);
         }
         half_open.id = FlowId(0);
     }
@@ -323,7 +323,7 @@ impl Shared {
             self.hear_rest(key, flow, segment, &options, now_ns);
         }
         flow.ifindex = packet.ifindex;
-        self.link_said(packet, flow, segment, now_ns);
+        self.link_digest(packet, flow, segment, now_ns);
         // Bytes that were acknowledged before are in the record already.
         let brings = segment.sequence_len() > 0 && segment.end().after(flow.server.ack);
         let mut recorded = true;
@@ -342,9 +342,9 @@ impl Shared {
             self.link_instream(packet, key, flow, segment, now_ns);
         }
         let gated = gated
-            || ends_too_soon(flow, segment, now_ns)
+            || fin_precedes_repeat(flow, segment, now_ns)
             || waits_for_server(flow, segment)
-            || self.speaks_too_soon(flow, segment, now_ns)
+            || self.payload_precedes_repeat(flow, segment, now_ns)
             || overshoots(flow, segment)
             || lags(flow, segment);
         self.counters.gated_in += u64::from(gated);
@@ -361,15 +361,16 @@ impl Shared {
     /// to the server when that has said again all that the client was sent, and nothing else: nothing is executed for
     /// a connection that is going to be lost. What the server has already has no time to lose; a socket that was made
     /// at the client's numbers has nothing to say again.
-    fn speaks_too_soon(&self, flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
+    fn payload_precedes_repeat(&self, flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
         let end = segment.seq + length32(segment.payload_len);
         let brings = segment.payload_len > 0 && end.after(flow.splice.ack);
-        let is_ahead = segment.ack.after(flow.said_so_far()) && !segment.ack.after(flow.server.nxt);
+        let is_unsent =
+            segment.ack.after(flow.spliced_snd_nxt()) && !segment.ack.after(flow.server.nxt);
         flow.mode == Mode::Spliced
             && flow.splice.delta_seq != 0
             && brings
             && !segment.has(Flags::RST)
-            && is_ahead
+            && is_unsent
             && !self.may_have_been_read(flow, segment.seq, end)
             && !self.abandoned(now_ns)
     }
@@ -437,13 +438,13 @@ impl Shared {
         options: &Options,
     ) -> Verdict {
         let mut header = segment.header.clone();
-        let mut held = flow.splice.ack_withheld;
+        let mut withheld = flow.splice.ack_withheld;
         if segment.has(Flags::ACK) {
             let ack = acknowledgement_in(flow, segment.ack);
             let is_replaying = no_room::is_replaying(flow);
-            let ack = no_room::told_of(flow, ack, !is_replaying);
-            no_room::note_told(flow, ack);
-            held |= flow.splice.ack_withheld;
+            let ack = no_room::ack_for_server(flow, ack, !is_replaying);
+            no_room::advance_una(flow, ack);
+            withheld |= flow.splice.ack_withheld;
             write(&mut header, ACK, ack.0.to_be_bytes());
             // See `overshoots`. The server's TCP and a connection tracker take a number at the edge.
             let is_bare = segment.sequence_len() == 0 && !segment.has(Flags::RST);
@@ -460,7 +461,7 @@ impl Shared {
                 let first = SeqNumber(flow.splice.first_tsval);
                 let echo = if echo.before(first) { first } else { echo };
                 // The client's echo is older than the retransmission: Linux would take the retransmission for spurious.
-                let echo = if held { 0 } else { echo.0 };
+                let echo = if withheld { 0 } else { echo.0 };
                 write(&mut header, at, echo.to_be_bytes());
             }
         }
@@ -468,7 +469,7 @@ impl Shared {
             let edge = SeqNumber(read32(&segment.header, at)) - flow.splice.delta_seq;
             write(&mut header, at, edge.0.to_be_bytes());
         }
-        if held && !options.sack_edges.is_empty() {
+        if withheld && !options.sack_edges.is_empty() {
             // The blocks lie in the part that is held back.
             let blocks = options.sack_edges.start - 2..options.sack_edges.end;
             header[blocks].fill(kind::NO_OPERATION);
@@ -535,7 +536,7 @@ fn lags(flow: &Flow, segment: &Segment) -> bool {
 /// client for gone, and stops in the middle of its answer (nginx does). The client sends it again.
 /// But a server that never says it again must hear the end at last: it will close, too early, and
 /// the client is reset then, instead of waiting in vain.
-fn ends_too_soon(flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
+fn fin_precedes_repeat(flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
     flow.mode == Mode::Spliced
         && now_ns - flow.given_ns < FIN_PATIENCE
         && segment.has(Flags::FIN)
@@ -556,7 +557,7 @@ fn believable(flow: &Flow, segment: &Segment) -> bool {
         && segment.has(Flags::ACK)
         && !segment.has(Flags::SYN)
         && !segment.has(Flags::RST)
-        && !segment.ack.after(flow.may_have())
+        && !segment.ack.after(flow.snd_max())
 }
 
 /// Learn from a segment of the client. False: nothing of it is believed.
@@ -584,9 +585,9 @@ fn observe_client(flow: &mut Flow, segment: &Segment, options: &Options, gated: 
         }
     }
     if flow.log.restored != Restored::Not {
-        flow.hear_late(segment);
-        sent_up_to(&mut flow.server, segment.ack);
-        flow.hear_blocks(segment, options);
+        flow.on_late_ack(segment);
+        advance_snd_nxt(&mut flow.server, segment.ack);
+        flow.on_sack_blocks(segment, options);
         flow.forget_dead_host();
     }
     if segment.end() != segment.seq && !segment.seq.after(flow.server.ack) {

@@ -22,7 +22,7 @@
 //! 5. From then on both directions are translated, for the rest of the connection's life. The
 //!    client is never told a smaller acknowledgement than it was told before.
 //!
-//! If the service's host holds a lease ([`SouthSide::speak_until`]), nothing leaves when that is over.
+//! If the service's host holds a lease ([`SouthSide::set_lease`]), nothing leaves when that is over.
 //!
 //! If nobody calls [`SouthSide::heartbeat`] for the configured time, no gate holds and nothing
 //! waits for the record: without recovery, protection would only do harm.

@@ -28,13 +28,13 @@ pub type MirrorFrame = protocol::mirror::MirrorFrame<Vec<u8>>;
 
 impl Shared {
     /// A frame without a packet. False: there was no room.
-    pub(crate) fn mirror_note(&mut self, flow: &Flow, kind: FrameKind, now_ns: u64) -> bool {
+    pub(crate) fn mirror_marker(&mut self, flow: &Flow, kind: FrameKind, now_ns: u64) -> bool {
         self.mirror
             .push(HEADER, frame(flow, kind, 0, Vec::new(), now_ns))
     }
 
     /// What the client was sent so far.
-    pub(crate) fn mirror_said(&mut self, flow: &Flow, digest: Digest, now_ns: u64) {
+    pub(crate) fn mirror_output_digest(&mut self, flow: &Flow, digest: Digest, now_ns: u64) {
         let bytes = digest.to_bytes().to_vec();
         let frame = frame(flow, FrameKind::Digest, bytes.len(), bytes, now_ns);
         if !self.mirror.push(HEADER + Digest::LEN, frame) {
@@ -102,7 +102,7 @@ impl Shared {
             if left > 0 && hole > LARGEST_WINDOW {
                 flow.verify.head_left = 0;
             }
-            self.tell_asked(packet, flow, segment, now_ns);
+            self.report_request_end(packet, flow, segment, now_ns);
             return;
         };
         let take = length32(segment.payload_len).saturating_sub(skip).min(left);
@@ -133,7 +133,13 @@ impl Shared {
     /// client by now, which may not be recorded yet: that was no request whose answer began with a head of its own. A
     /// copy without a byte says so: the copies of what the client said may be lost with this host. And what was in
     /// doubt is so no more when the server has read it.
-    fn tell_asked(&mut self, packet: &Packet, flow: &mut Flow, segment: &Segment, now_ns: u64) {
+    fn report_request_end(
+        &mut self,
+        packet: &Packet,
+        flow: &mut Flow,
+        segment: &Segment,
+        now_ns: u64,
+    ) {
         let heard = segment.ack;
         let is_linked = self.settings.link && self.settings.verify_head > 0;
         if !is_linked || !heard.after(flow.verify.request_end) {
@@ -149,7 +155,7 @@ impl Shared {
     /// Is this what the server says to what the client said last, and is it an answer? As `answer` of
     /// the journal, for connections that have no record: all is one but the interim responses of
     /// HTTP/1.x, and what begins like one.
-    pub(crate) fn hear_answer(
+    pub(crate) fn observe_response(
         &self,
         packet: &Packet,
         flow: &mut Flow,

@@ -182,7 +182,7 @@ pub(crate) fn progress_step(flow: &Flow) -> u32 {
 }
 
 /// The server says something that acknowledges so much.
-pub(crate) fn catches_up(flow: &mut Flow, segment: &Segment, ack: SeqNumber) {
+pub(crate) fn observe_payload_ack(flow: &mut Flow, segment: &Segment, ack: SeqNumber) {
     if segment.payload_len > 0 {
         flow.log.all_acked = ack == flow.client.nxt;
     }

@@ -89,7 +89,7 @@ pub struct Service {
     /// When the supervisor was heard last, ns.
     pub heartbeat_ns: u64,
     /// Nothing leaves from then on; `None`: no lease is needed.
-    pub speak_until_ns: Option<u64>,
+    pub lease_until_ns: Option<u64>,
     /// The number of the next connection; the first is 1.
     pub next_flow_id: u64,
 }
@@ -253,7 +253,7 @@ pub(crate) struct Shared {
     pub(crate) copies: VecDeque<Copy>,
     pub(crate) notes: Notes,
     /// What left for clients, besides what calls have returned.
-    pub(crate) said: VecDeque<Packet>,
+    pub(crate) sent: VecDeque<Packet>,
 }
 
 impl SouthSide {
@@ -281,7 +281,7 @@ impl SouthSide {
                     incarnation: 1,
                     main_pid: 0,
                     heartbeat_ns: now_ns,
-                    speak_until_ns: None,
+                    lease_until_ns: None,
                     next_flow_id: 1,
                 },
                 mirror: Ring::new(settings.mirror_capacity),
@@ -291,7 +291,7 @@ impl SouthSide {
                 path: None,
                 copies: VecDeque::new(),
                 notes: Notes::default(),
-                said: VecDeque::new(),
+                sent: VecDeque::new(),
                 settings,
             },
         }
@@ -380,7 +380,7 @@ impl Shared {
     /// Without a logger there is no lease, either: who needs one falls silent soon, and keeps its clients
     /// waiting rather than serve them without a record meanwhile.
     pub(crate) fn waits_for_logger(&self, now_ns: u64) -> bool {
-        self.service.speak_until_ns.is_some() && !self.abandoned(now_ns)
+        self.service.lease_until_ns.is_some() && !self.abandoned(now_ns)
     }
 
     /// Does nothing reach its server socket now?

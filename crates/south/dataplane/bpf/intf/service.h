@@ -37,7 +37,7 @@ struct service {
 	__u32 verify_head; /* outstream bytes recorded after the beginning of each turn */
 
 	__u64 heartbeat_ns; /* of `serve`, CLOCK_MONOTONIC */
-	__u64 speak_until_ns; /* CLOCK_BOOTTIME: nothing leaves from then on; 0: no lease is needed */
+	__u64 lease_until_ns; /* CLOCK_BOOTTIME: nothing leaves from then on; 0: no lease is needed */
 	__u64 gated_ns;
 #ifdef OUTLIVE_NEXT_VERSION
 	__u64 next_version;

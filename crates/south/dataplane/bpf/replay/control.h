@@ -36,7 +36,7 @@ static __always_inline void control_splice(struct service *s, struct flow *f, co
 	f->verify.ended_early = 0;
 	f->verify.by_digest = 0;
 	__sync_fetch_and_add(&f->digest.changes, 1);
-	digest_again(s, f, c->outstream);
+	restart_digest(s, f, c->outstream);
 	__sync_fetch_and_add(&f->digest.changes, 1);
 	f->closed_ns = 0;
 	f->server_closing = NOT_CLOSING;
@@ -85,7 +85,7 @@ struct sweep {
 
 /* With a log link a connection that its first server has closed stays known, for the client's last
  * words; as long as it takes to say them a few times. */
-#define LAST_WORDS (5ULL * 1000 * 1000 * 1000)
+#define LAST_SEGMENTS_NS (5ULL * 1000 * 1000 * 1000)
 
 static long sweep_flow(struct bpf_map *map, const void *key, void *value, void *context)
 {
@@ -94,7 +94,7 @@ static long sweep_flow(struct bpf_map *map, const void *key, void *value, void *
 	bool ended = (f->log.ended || !w->linked) && f->mode == FLOW_OBSERVED;
 	if (f->closed_ns && f->closed_ns < (ended ? w->ended_before_ns : w->before_ns)) {
 		if (w->linked && !f->log.ended)
-			mirror_note(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);
+			mirror_marker(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);
 		bpf_map_delete_elem(&flows, key);
 		w->swept++;
 	}
@@ -178,13 +178,13 @@ static __always_inline __s32 control_flow(struct service *s, struct control *c)
 		want_digest(f, &wanted);
 		return 0;
 	}
-	case CONTROL_SAID: {
-		struct digest said = c->digest, turn = c->turn;
-		said_before(s, f, &said, &turn);
+	case CONTROL_INHERIT_DIGEST: {
+		struct digest acked = c->digest, turn = c->turn;
+		inherit_digest(s, f, &acked, &turn);
 		return 0;
 	}
 	case CONTROL_OPENED:
-		if (!s->link && !mirror_note(f, MIRROR_OPENED, 0, ((__u64)f->server.isn << 32) | f->client.isn))
+		if (!s->link && !mirror_marker(f, MIRROR_OPENED, 0, ((__u64)f->server.isn << 32) | f->client.isn))
 			return -ENOSPC;
 		return 0;
 	}
@@ -224,8 +224,8 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		c->flow_id = __sync_fetch_and_add(&s->next_flow_id, 1);
 		c->argument = s->incarnation;
 		return 0;
-	case CONTROL_SPEAK:
-		s->speak_until_ns = c->argument;
+	case CONTROL_LEASE:
+		s->lease_until_ns = c->argument;
 		return 0;
 	case CONTROL_MAIN:
 		s->pid_namespace = own_pid_namespace();
@@ -233,7 +233,7 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		return 0;
 	case CONTROL_BARRIER: {
 		struct flow none = {};
-		return mirror_note(&none, MIRROR_BARRIER, 0, c->argument) ? 0 : -ENOSPC;
+		return mirror_marker(&none, MIRROR_BARRIER, 0, c->argument) ? 0 : -ENOSPC;
 	}
 	case CONTROL_LINK_UP:
 		/* A link that is up stays up: a segment on another CPU would lose the flow's protection in the meantime. */
@@ -242,11 +242,11 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		s->link_up = !!c->argument;
 		return 0;
 	case CONTROL_SWEEP: {
-		__u64 last_words = c->argument < LAST_WORDS ? c->argument : LAST_WORDS;
+		__u64 last_segments_ns = c->argument < LAST_SEGMENTS_NS ? c->argument : LAST_SEGMENTS_NS;
 		struct sweep w = {
 			.linked = s->link,
 			.before_ns = now > c->argument ? now - c->argument : 0,
-			.ended_before_ns = now > last_words ? now - last_words : 0,
+			.ended_before_ns = now > last_segments_ns ? now - last_segments_ns : 0,
 		};
 		bpf_for_each_map_elem(&flows, sweep_flow, &w, 0);
 		c->swept = w.swept;
@@ -265,7 +265,8 @@ int control(struct control *c)
 		return 0;
 	}
 	if (c->op == CONTROL_SPLICE || c->op == CONTROL_GRAFT || c->op == CONTROL_ABANDON || c->op == CONTROL_UNPROTECT ||
-	    c->op == CONTROL_REPROTECT || c->op == CONTROL_OPENED || c->op == CONTROL_WANT || c->op == CONTROL_SAID)
+	    c->op == CONTROL_REPROTECT || c->op == CONTROL_OPENED || c->op == CONTROL_WANT ||
+	    c->op == CONTROL_INHERIT_DIGEST)
 		c->result = control_flow(s, c);
 	else if (c->op == CONTROL_REFUSE)
 		c->result = control_refuse(c);

@@ -155,7 +155,7 @@ static __always_inline bool same_digest(const struct digest *a, const struct dig
 }
 
 /* Does the server repeat the old outstream, with a comparison still to come? */
-static __always_inline bool says_again(const struct flow *f)
+static __always_inline bool is_repeating(const struct flow *f)
 {
 	return f->digest.comparison == COMPARES;
 }
@@ -296,7 +296,7 @@ static __always_inline void begin_turn(struct flow *f)
 	} else {
 		d->sampled &= ~TURN_SAMPLED;
 		if (f->verify.heads_to != d->now.next)
-			mirror_said(f, &d->turn);
+			mirror_output_digest(f, &d->turn);
 	}
 }
 
@@ -316,7 +316,7 @@ static __always_inline void want_digest(struct flow *f, const struct digest *wan
 {
 	struct digest_half *d = &f->digest;
 	d->wants = false;
-	if (!says_again(f) || d->now.base != wanted->base || is_sampled(f, wanted->next) ||
+	if (!is_repeating(f) || d->now.base != wanted->base || is_sampled(f, wanted->next) ||
 	    after(d->now.next, wanted->next) || after(wanted->next, d->sent.next))
 		return;
 	/* Said already, and equal. (`wanted` is not written while egress may compare with it: there is one at a time.) */
@@ -339,7 +339,7 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 	__u32 end = seq + p->payload_len;
 	if (before(to, end))
 		end = to;
-	bool again = says_again(f);
+	bool again = is_repeating(f);
 	if (before(d->now.next, seq)) {
 		if (!again && seq - d->now.next > LARGEST_WINDOW)
 			d->taken = false; /* no retransmission fills that hole any more */
@@ -393,8 +393,8 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 	if (!again && s->link && !d->sampled && from / DIGEST_INTERVAL != d->now.next / DIGEST_INTERVAL) {
 		/* A record that begins with this turn needs the digest of that place, too: only so is the other one comparable. */
 		if (before(from, d->turn.next) || from / DIGEST_INTERVAL == d->turn.next / DIGEST_INTERVAL)
-			mirror_said(f, &d->turn);
-		mirror_said(f, &d->now);
+			mirror_output_digest(f, &d->turn);
+		mirror_output_digest(f, &d->now);
 	}
 	if (again && !differs && d->now.next == d->sent.next) {
 		differs = !same_digest(&d->now, &d->sent);
@@ -410,24 +410,25 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 
 /* Digest a segment that leaves for the client, that the client has already, or that the fence withholds. The server's
  * TCP takes a withheld segment for sent: a repetition comes behind the segments that follow. */
-static __always_inline void digest_said(struct __sk_buff *skb, const struct service *s, struct flow *f,
+static __always_inline void digest_output(struct __sk_buff *skb, const struct service *s, struct flow *f,
 					const struct packet *p, __u32 seq)
 {
-	if (s->digests && f->digest.taken && !f->unprotected && p->payload_len && !(p->flags & TCP_RST) && !says_again(f))
+	if (s->digests && f->digest.taken && !f->unprotected && p->payload_len && !(p->flags & TCP_RST) &&
+	    !is_repeating(f))
 		digest_segment(skb, f, p, seq, seq + p->payload_len);
 }
 
 /* False: the segment contradicts the old outstream. */
 static __always_inline bool digest_replayed(struct __sk_buff *skb, struct flow *f, const struct packet *p, __u32 seq)
 {
-	return !says_again(f) || !p->payload_len || (p->flags & TCP_RST) ||
+	return !is_repeating(f) || !p->payload_len || (p->flags & TCP_RST) ||
 	       !digest_segment(skb, f, p, seq, f->digest.sent.next);
 }
 
 /* Does the segment wait for a comparison further on? `repeated`: a segment of the server that came before. */
 static __always_inline bool waits_for_digest(struct flow *f, __u32 seq, bool repeated)
 {
-	if (!says_again(f))
+	if (!is_repeating(f))
 		return false;
 	if (repeated && !after(seq, f->client.ack) && f->digest.retransmits < MOST_RETRANSMITS)
 		f->digest.retransmits++;
@@ -453,22 +454,22 @@ static __always_inline void begin_digests(const struct service *s, struct flow *
 	f->digest.now = f->digest.sent = f->digest.acked = f->digest.newer = f->digest.turn = none;
 }
 
-/* A flow that was made anew: what the logger knows of what its client was sent, as far as the client has acknowledged it. */
-static __always_inline void said_before(const struct service *s, struct flow *f, const struct digest *said,
-					const struct digest *turn)
+/* A flow that was made anew: the logger's digest of the output that its client has acknowledged. */
+static __always_inline void inherit_digest(const struct service *s, struct flow *f, const struct digest *acked,
+					  const struct digest *turn)
 {
 	struct digest_half *d = &f->digest;
 	if (!s->digests || d->taken)
 		return;
 	forget_digests(d);
 	d->taken = true;
-	d->now = d->sent = d->acked = d->newer = *said;
+	d->now = d->sent = d->acked = d->newer = *acked;
 	d->turn = *turn;
 }
 
 /* A new server will repeat the outstream from `outstream` on. After a death in the middle of a replay the old outstream
  * stays the same. */
-static __always_inline void digest_again(const struct service *s, struct flow *f, __u32 outstream)
+static __always_inline void restart_digest(const struct service *s, struct flow *f, __u32 outstream)
 {
 	struct digest_half *d = &f->digest;
 	struct digest none = { .base = outstream, .next = outstream };
@@ -476,7 +477,7 @@ static __always_inline void digest_again(const struct service *s, struct flow *f
 		return;
 	if (!d->taken) /* the outstream so far came from another host */
 		return begin_digests(s, f, outstream);
-	if (!says_again(f))
+	if (!is_repeating(f))
 		d->sent = d->now;
 	if (!before(f->client.ack, d->newer.next))
 		d->acked = d->newer;

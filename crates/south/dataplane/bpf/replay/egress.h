@@ -116,7 +116,7 @@ static __always_inline int self_ack(struct __sk_buff *skb, struct service *s, st
 	write32(h + TCP_ACK_SEQ, ack);
 	h[TCP_DATA_OFFSET] = (len / 4) << 4;
 	h[TCP_FLAGS] = TCP_ACK;
-	write16(h + TCP_WINDOW, has_no_room(f) && !is_replaying(f) ? 0 : self_ack_window(f));
+	write16(h + TCP_WINDOW, is_zero_window(f) && !is_replaying(f) ? 0 : self_ack_window(f));
 	if (o->timestamps) {
 		h[20] = OPTION_NOP;
 		h[21] = OPTION_NOP;
@@ -143,7 +143,7 @@ static __always_inline void observe_server(struct flow *f, const struct packet *
 {
 	if (p->flags & TCP_RST)
 		return;
-	sent_up_to(f, p->seq + sequence_len(p));
+	advance_snd_nxt(f, p->seq + sequence_len(p));
 	if (p->flags & TCP_ACK) {
 		advance(&f->server.ack, p->ack);
 		advance(&f->server.rcv_wnd_edge, p->ack + window_of(p, f->server.window_scale));
@@ -217,7 +217,7 @@ __noinline int egress_synack_linked(struct __sk_buff *skb, const struct flow_key
 	e->log.former_ack = p->ack;
 	e->log.tsecr = e->client.tsval;
 	e->log.rcv_wnd_edge = e->server.rcv_wnd_edge;
-	note_own(skb, e, p, &o, e->server.rcv_wnd_edge);
+	observe_server_ack(skb, e, p, &o, e->server.rcv_wnd_edge);
 	return open_record(skb, key, e, p);
 }
 
@@ -265,30 +265,30 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct service *
 	if (p->flags & TCP_ACK) {
 		__u32 edge = p->ack + window_of(p, f->splice.window_scale);
 		__u32 previous = f->log.ack;
-		bool tells = linked(s, f) && !(p->flags & TCP_RST);
-		if (tells) {
-			note_own(skb, f, p, o, edge); /* first, see there */
+		bool clamps = linked(s, f) && !(p->flags & TCP_RST);
+		if (clamps) {
+			observe_server_ack(skb, f, p, o, edge); /* first, see there */
 			hear_note(f);
 		}
 		__u32 ack = clamped(s, f, p->ack);
 		__u16 window = window_up_to(f, edge, ack);
-		if (tells) {
+		if (clamps) {
 			if (o->timestamps)
 				write32(&sc->header.edit[in_header(o->timestamps + 6)], f->log.tsecr);
 			clamp_blocks(sc, f, o);
-			if (!sequence_len(p) && stays_here(f, p, previous, ack, window))
+			if (!sequence_len(p) && withholds_ack(f, p, previous, ack, window))
 				return withhold();
 			if (before(ack, p->ack))
 				count(COUNT_ACKS_CLAMPED);
 		}
-		catches_up(f, p, ack);
+		observe_payload_ack(f, p, ack);
 		write32(&sc->header.edit[TCP_ACK_SEQ], ack);
 		write16(&sc->header.edit[TCP_WINDOW], window);
 		advance(&f->server.ack, ack);
 		advance(&f->server.rcv_wnd_edge, ack + ((__u32)window << (f->server.window_scale & 15)));
 	}
 	if (!(p->flags & TCP_RST))
-		sent_up_to(f, seq + sequence_len(p));
+		advance_snd_nxt(f, seq + sequence_len(p));
 	if (o->timestamps) {
 		__u32 tsval = option_tsval(sc->header.tcp, o) + f->splice.ts_delta;
 		write32(&sc->header.edit[in_header(o->timestamps + 2)], tsval);
@@ -301,7 +301,7 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct service *
 }
 
 /* Is this FIN the repetition of an earlier life's FIN? The digest of all bytes ends before that number. */
-static __always_inline bool ends_again(const struct flow *f, __u32 end)
+static __always_inline bool repeats_fin(const struct flow *f, __u32 end)
 {
 	return f->digest.taken && f->digest.comparison == HAS_COMPARED && f->digest.sent.next == end - 1 &&
 	       f->server.nxt == end;
@@ -311,7 +311,8 @@ static __always_inline bool ends_again(const struct flow *f, __u32 end)
  * next words counts as recorded, with the end of the server.) */
 static __always_inline bool ends_early(const struct flow *f, __u32 end)
 {
-	return before(end, f->server.nxt) || says_again(f) || (before(end - 1, f->verify.end) && !ends_again(f, end));
+	return before(end, f->server.nxt) || is_repeating(f) ||
+	       (before(end - 1, f->verify.end) && !repeats_fin(f, end));
 }
 
 /* A FIN that acknowledges more than the client was told: most likely the client's own FIN, and no socket of the
@@ -323,11 +324,11 @@ static __always_inline bool ends_with_news(const struct flow *f, const struct pa
 
 /* The end of what was compared stays as near behind what the server says as a segment that comes again can be: what lies
  * further apart than half of the sequence space is in no order (RFC 9293 3.4). */
-static __always_inline void keep_behind(struct flow *f)
+static __always_inline void bound_verify_end(struct flow *f)
 {
-	__u32 said = f->splice.nxt + f->splice.delta_seq;
-	if (said - f->verify.end - LARGEST_WINDOW < LARGEST_WINDOW)
-		f->verify.end = said - LARGEST_WINDOW;
+	__u32 nxt = f->splice.nxt + f->splice.delta_seq;
+	if (nxt - f->verify.end - LARGEST_WINDOW < LARGEST_WINDOW)
+		f->verify.end = nxt - LARGEST_WINDOW;
 }
 
 static __always_inline int egress_spliced(struct __sk_buff *skb, struct service *s, struct scratch *sc,
@@ -343,7 +344,7 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 		advance(&f->splice.rcv_wnd_edge, p->ack + window_of(p, f->splice.window_scale));
 	}
 	if ((p->payload_len && before(seq, f->verify.end) && !verify_replayed(skb, sc, f, p, seq)) ||
-	    !digest_replayed(skb, f, p, seq) || contradicts_unheard(f, p, seq)) {
+	    !digest_replayed(skb, f, p, seq) || contradicts_unrecorded(f, p, seq)) {
 		f->mode = FLOW_DIVERGED;
 		emit_event(s, EVENT_DIVERGED, key, f, 0, f->verify.diverged_at);
 		return TCX_DROP;
@@ -358,39 +359,39 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 	/* Not before: who looks at the flow takes this for compared, and gives the server more. */
 	if (!(p->flags & TCP_RST)) {
 		advance(&f->splice.nxt, end);
-		keep_behind(f);
+		bound_verify_end(f);
 	}
 	bool client_has = !after(end + f->splice.delta_seq, f->client.ack);
 	if (len && !(p->flags & TCP_RST) && client_has && !ends_with_news(f, p) &&
-	    !(repeated && sent_in_vain(f))) {
-		digest_said(skb, s, f, p, seq);
+	    !(repeated && sent_beyond_window(f))) {
+		digest_output(skb, s, f, p, seq);
 		count(COUNT_SELF_ACKS);
-		return self_ack(skb, s, sc, key, f, p, &o, told_of(f, end, repeated));
+		return self_ack(skb, s, sc, key, f, p, &o, ack_for_server(f, end, repeated));
 	}
 	if (len && !(p->flags & TCP_RST) && !client_has && waits_for_digest(f, seq, repeated)) {
 		count(COUNT_REPLAY_HELD);
 		if (before(seq, f->client.ack))
-			return self_ack(skb, s, sc, key, f, p, &o, told_of(f, client_heard(f), repeated));
+			return self_ack(skb, s, sc, key, f, p, &o, ack_for_server(f, client_una(f), repeated));
 		return withhold();
 	}
 	/* An MPTCP client that had to fall back to plain TCP never reads on behind a segment of which
 	 * it has a part (seen with Linux 6.18). Acknowledge that part; the rest comes again alone. */
 	if (len && !(p->flags & TCP_RST) && f->whole_segments && !client_has && before(seq, f->client.ack)) {
 		count(COUNT_SELF_ACKS);
-		return self_ack(skb, s, sc, key, f, p, &o, told_of(f, client_heard(f), repeated));
+		return self_ack(skb, s, sc, key, f, p, &o, ack_for_server(f, client_una(f), repeated));
 	}
 	if (!len && !(p->flags & TCP_RST) && before(p->ack, f->server.ack))
 		return withhold();
 	if (fenced(s)) { /* not before: what stays here goes on */
-		digest_said(skb, s, f, p, seq);
+		digest_output(skb, s, f, p, seq);
 		return refuse_fenced(skb, p);
 	}
 	int verdict = translate_out(skb, s, sc, f, p, &o);
 	if (verdict == TCX_NEXT) {
-		digest_said(skb, s, f, p, seq);
+		digest_output(skb, s, f, p, seq);
 		mirror_head(skb, f, p, seq); /* in client space now, as the record is */
 		if (s->link)
-			hear_answer(skb, f, p, seq);
+			observe_response(skb, f, p, seq);
 	}
 	return verdict;
 }
@@ -403,14 +404,14 @@ static __always_inline bool is_afterthought(const struct service *s, const struc
 	/* With a log link the client may not have been told yet; it will be when it is logged. */
 	return (p->flags & TCP_RST) && f->closed_ns && f->server_closing != CLOSED_BY_RST &&
 	       f->client.ack == f->server.nxt &&
-	       f->client.nxt == (s->link ? had(f) : f->server.ack);
+	       f->client.nxt == (s->link ? closed_rcv_nxt(f) : f->server.ack);
 }
 
 /* Has the kernel not found the socket that is there? It looks for one without a lock: in the moment in which that takes the
  * place of its request it finds neither, if another CPU brings the client's first words just then (mended in Linux
  * 6.19), and says RST to them. They come again; who is told so twice is not there. Who has only acknowledged, and listens,
  * says nothing again, and would wait for ever. */
-static __always_inline bool is_unfound(struct flow *f, const struct packet *p)
+static __always_inline bool is_lookup_race(struct flow *f, const struct packet *p)
 {
 	__u32 first = f->server.isn + 1;
 	if ((p->flags & (TCP_RST | TCP_ACK)) != TCP_RST || p->seq != first || f->server.nxt != first ||
@@ -429,17 +430,17 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s,
 	if (linked(s, f) && abandoned(s))
 		lose_protection(s, key, f, UNPROTECTED_LOGGER_LOST);
 	if (s->link && is_afterthought(s, f, p) && !flow_gated(s, f))
-		return answer_again(skb, key, f);
+		return repeat_final_ack(skb, key, f);
 	if (flow_gated(s, f) || f->mode == FLOW_DIVERGED || is_afterthought(s, f, p)) {
 		count(COUNT_GATED_OUT);
 		return TCX_DROP;
 	}
 	if (f->mode == FLOW_OBSERVED) {
 		if (fenced(s)) {
-			digest_said(skb, s, f, p, p->seq);
+			digest_output(skb, s, f, p, p->seq);
 			return refuse_fenced(skb, p);
 		}
-		if (is_unfound(f, p)) {
+		if (is_lookup_race(f, p)) {
 			count(COUNT_GATED_OUT);
 			return TCX_DROP;
 		}
@@ -451,10 +452,10 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s,
 		} else {
 			observe_server(f, p, sc, &o);
 		}
-		digest_said(skb, s, f, p, p->seq);
+		digest_output(skb, s, f, p, p->seq);
 		mirror_head(skb, f, p, p->seq);
 		if (s->link)
-			hear_answer(skb, f, p, p->seq);
+			observe_response(skb, f, p, p->seq);
 		return TCX_NEXT;
 	}
 	if (synack)
@@ -524,7 +525,7 @@ int egress(struct __sk_buff *skb)
 	struct flow *f = bpf_map_lookup_elem(&flows, &key);
 	if (!f && !is_endpoint(key.server, key.server_port))
 		return fenced(s) ? fence_other(skb) : TCX_NEXT;
-	if (has_passed(skb, s, WAY_OUT))
+	if (has_passed(skb, s, DIRECTION_OUT))
 		return TCX_NEXT;
 
 	struct scratch *sc = the_scratch(SCRATCH_EGRESS);

@@ -57,10 +57,10 @@
 #include "clamp.h"
 #include "restored.h"
 
-/* The end of what the client may have been sent. */
-static __always_inline __u32 may_have(const struct flow *f)
+/* The end of all that the client may have been sent. */
+static __always_inline __u32 snd_max(const struct flow *f)
 {
-	/* Its dead host may have sent more than was heard of: at most what the client had room for then. */
+	/* Its dead host may have sent more than is known: at most up to the edge of the client's window then. */
 	return f->log.restored && after(f->log.client_wnd_edge, f->server.nxt) ? f->log.client_wnd_edge : f->server.nxt;
 }
 
@@ -71,7 +71,7 @@ static __always_inline bool acceptable(const struct flow *f, const struct packet
 		return false;
 	if (p->flags & TCP_RST)
 		return true;
-	return (p->flags & (TCP_SYN | TCP_ACK)) == TCP_ACK && !after(p->ack, may_have(f));
+	return (p->flags & (TCP_SYN | TCP_ACK)) == TCP_ACK && !after(p->ack, snd_max(f));
 }
 
 /* Learn from a segment of the client. False: nothing of it is believed. */
@@ -100,9 +100,9 @@ static __always_inline bool observe_client(struct flow *f, const struct packet *
 			f->log.tsecr = tsval;
 	}
 	if (f->log.restored) {
-		hear_late(f, p);
-		sent_up_to(f, p->ack);
-		hear_blocks(f, s, p, o);
+		on_late_ack(f, p);
+		advance_snd_nxt(f, p->ack);
+		on_sack_blocks(f, s, p, o);
 		forget_dead_host(f);
 	}
 	if (sequence_len(p) && !after(p->seq, f->server.ack))
@@ -123,7 +123,7 @@ static __always_inline bool observe_client(struct flow *f, const struct packet *
 static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s, struct flow *f,
 					const struct packet *p, const struct options *o)
 {
-	bool held = f->splice.ack_withheld;
+	bool withheld = f->splice.ack_withheld;
 	begin_edit(&s->header);
 	if (p->flags & TCP_ACK) {
 		/* The client may have acknowledged more than the new server has said so far, but not
@@ -131,9 +131,9 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 		__u32 ack = p->ack - f->splice.delta_seq;
 		if (after(ack, f->splice.nxt) && !after(p->ack, f->server.nxt))
 			ack = f->splice.nxt;
-		ack = told_of(f, ack, !is_replaying(f));
-		note_told(f, ack);
-		held |= f->splice.ack_withheld;
+		ack = ack_for_server(f, ack, !is_replaying(f));
+		advance_una(f, ack);
+		withheld |= f->splice.ack_withheld;
 		write32(&s->header.edit[TCP_ACK_SEQ], ack);
 		/* See overshoots(). The server's TCP and a connection tracker take a number at the edge. */
 		if (!sequence_len(p) && !(p->flags & TCP_RST) && after(p->seq, f->splice.rcv_wnd_edge))
@@ -147,7 +147,7 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 		if (before(tsecr, f->splice.first_tsval))
 			tsecr = f->splice.first_tsval;
 		/* The client's echo is older than the retransmission: Linux would take the retransmission for spurious. */
-		if (held)
+		if (withheld)
 			tsecr = 0;
 		write32(&s->header.edit[in_header(o->timestamps + 6)], tsecr);
 	}
@@ -157,9 +157,9 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 			if (i >= edges || at > TCP_HEADER_MAX - 4)
 				break;
 			__u32 edge = read32(&s->header.tcp[in_header(at)]) - f->splice.delta_seq;
-			write32(&s->header.edit[in_header(at)], held ? OPTION_NOP * 0x01010101 : edge);
+			write32(&s->header.edit[in_header(at)], withheld ? OPTION_NOP * 0x01010101 : edge);
 		}
-		if (held && edges) { /* the blocks lie in the part that is held back */
+		if (withheld && edges) { /* the blocks lie in the part that is held back */
 			s->header.edit[in_header(o->sack)] = OPTION_NOP;
 			s->header.edit[in_header(o->sack + 1)] = OPTION_NOP;
 		}
@@ -183,7 +183,7 @@ static __always_inline bool answer_is_awaited(struct service *s, const struct fl
 }
 
 /* The options of a SYN, into the half-open connection. A function of its own for the verifier. */
-__noinline int keep_options(struct scratch *sc, __u32 len)
+__noinline int copy_options(struct scratch *sc, __u32 len)
 {
 	if (!sc)
 		return 0;
@@ -237,7 +237,7 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 	f->syn_flags = p->flags;
 	f->syn_window = p->window;
 	f->syn_options_len = p->header_len - TCP_HEADER_MIN;
-	keep_options(sc, f->syn_options_len);
+	copy_options(sc, f->syn_options_len);
 	f->client.isn = p->seq;
 	f->client.nxt = p->seq + 1;
 	f->client.window = p->window;
@@ -248,7 +248,7 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 	return TCX_NEXT;
 }
 
-/* A segment of no flow: the last step of a handshake that we saw begin? `*unheard` is set if the
+/* A segment of no flow: the last step of a handshake that we saw begin? `*unrecorded` is set if the
  * record cannot be opened now. As with what is recorded later, the server must not have the segment
  * then; one of the two ends will send its part of the handshake again.
  *
@@ -256,7 +256,7 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
  * number, and open its record before anybody can find the flow: a record is not opened twice. Who
  * comes second goes on with the flow of the first, which may have recorded something by then. */
 static __always_inline struct flow *promote(struct service *s, const struct flow_key *key,
-					  const struct packet *p, __u32 ifindex, bool *unheard)
+					  const struct packet *p, __u32 ifindex, bool *unrecorded)
 {
 	struct flow *e = bpf_map_lookup_elem(&half_open, key);
 	if (!e || !e->server.synack_seen || !(p->flags & TCP_ACK) || (p->flags & TCP_RST))
@@ -271,18 +271,18 @@ static __always_inline struct flow *promote(struct service *s, const struct flow
 	e->verify.heads_to = e->server.nxt;
 	e->verify.request_end = e->client.isn + 1;
 	e->ifindex = ifindex;
-	bool opened = s->link || mirror_note(e, MIRROR_OPENED, 0,
+	bool opened = s->link || mirror_marker(e, MIRROR_OPENED, 0,
 					     ((__u64)e->server.isn << 32) | e->client.isn);
 	if (!opened && !abandoned(s)) {
 		count(COUNT_MIRROR_FULL);
-		*unheard = true;
+		*unrecorded = true;
 		return NULL;
 	}
 	long denied = bpf_map_update_elem(&flows, key, e, BPF_NOEXIST);
 	if (denied && denied != -EEXIST) {
 		count(COUNT_TABLE_FULL);
 		if (!s->link)
-			mirror_note(e, MIRROR_CLOSED, CLOSED_EVICTED, 0);
+			mirror_marker(e, MIRROR_CLOSED, CLOSED_EVICTED, 0);
 		lose_protection(s, key, e, UNPROTECTED_TOO_MANY_CONNECTIONS);
 		bpf_map_delete_elem(&half_open, key);
 		return NULL;
@@ -311,12 +311,12 @@ static __always_inline bool waits_for_server(const struct flow *f, const struct 
  * client for gone, and stops in the middle of its answer (nginx does). The client sends it again.
  * But a server that never says it again must hear the end at last: it will close, too early, and
  * the client is reset then, instead of waiting in vain. */
-#define FIN_PATIENCE (30ULL * 1000 * 1000 * 1000)
+#define FIN_WAIT_NS (30ULL * 1000 * 1000 * 1000)
 
-static __always_inline bool ends_too_soon(const struct flow *f, const struct packet *p)
+static __always_inline bool fin_precedes_repeat(const struct flow *f, const struct packet *p)
 {
 	return f->mode == FLOW_SPLICED && (p->flags & TCP_FIN) && !(p->flags & TCP_RST) &&
-	       bpf_ktime_get_ns() - f->given_ns < FIN_PATIENCE &&
+	       bpf_ktime_get_ns() - f->given_ns < FIN_WAIT_NS &&
 	       after(p->ack, f->splice.nxt + f->splice.delta_seq) && !after(p->ack, f->server.nxt);
 }
 
@@ -336,10 +336,10 @@ static __always_inline bool may_have_been_read(const struct service *s, const st
  * server when that has said again all that the client was sent, and nothing else: nothing is executed for a connection that
  * is going to be lost. What the server has already has no time to lose; a socket that was made at the client's numbers has
  * nothing to say again. */
-static __always_inline bool speaks_too_soon(struct service *s, const struct flow *f, const struct packet *p)
+static __always_inline bool payload_precedes_repeat(struct service *s, const struct flow *f, const struct packet *p)
 {
 	return f->mode == FLOW_SPLICED && f->splice.delta_seq && p->payload_len && !(p->flags & TCP_RST) &&
-	       after(p->ack, said_so_far(f)) && !after(p->ack, f->server.nxt) &&
+	       after(p->ack, spliced_snd_nxt(f)) && !after(p->ack, f->server.nxt) &&
 	       after(p->seq + p->payload_len, f->splice.ack) && !may_have_been_read(s, f, p) && !abandoned(s);
 }
 
@@ -400,15 +400,15 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 	struct options o = find_options(&sc->header, p, false);
 	bool gated = flow_stands_still(s, f);
 	bool answer = f->verify.response == RESPONSE_BEGUN;
-	if (is_unheard(f) && !hear_restored(s, sc, key, f, p, &o)) {
+	if (is_unconfirmed(f) && !on_restored_segment(s, sc, key, f, p, &o)) {
 		count(COUNT_GATED_IN);
 		return TCX_DROP;
 	}
 	if (observe_client(f, p, sc, &o, gated))
-		hear_rest(s, key, f, p, &o);
+		on_gaps_shown(s, key, f, p, &o);
 	f->ifindex = skb->ifindex;
-	if (has_heard_all(s, f, p))
-		link_said(skb, f, p);
+	if (client_acked_all(s, f, p))
+		link_digest(skb, f, p);
 	/* Bytes that were acknowledged before are in the record already. */
 	__u32 end = p->seq + sequence_len(p);
 	bool recorded = true;
@@ -425,7 +425,7 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 	} else if (is_progress(s, f, p)) {
 		link_instream(skb, key, f, p);
 	}
-	gated = gated || ends_too_soon(f, p) || waits_for_server(f, p) || speaks_too_soon(s, f, p) ||
+	gated = gated || fin_precedes_repeat(f, p) || waits_for_server(f, p) || payload_precedes_repeat(s, f, p) ||
 		overshoots(f, p) || lags(f, p);
 	if (gated)
 		count(COUNT_GATED_IN);
@@ -465,7 +465,7 @@ int ingress(struct __sk_buff *skb)
 	struct flow *f = bpf_map_lookup_elem(&flows, &key);
 	if (!f && !is_endpoint(key.server, key.server_port))
 		return TCX_NEXT;
-	if (has_passed(skb, s, WAY_IN))
+	if (has_passed(skb, s, DIRECTION_IN))
 		return arrives_above(skb, &key, f);
 
 	__u32 ours = skb->mark - s->mark;
@@ -473,18 +473,18 @@ int ingress(struct __sk_buff *skb)
 		skb->mark = 0; /* it has done its work; rules of others must not see it */
 	if (ours == MARK_SERVER_SPACE) {
 		if (f && f->mode == FLOW_SPLICED && (p.flags & TCP_ACK))
-			note_told(f, p.ack);
+			advance_una(f, p.ack);
 		return TCX_NEXT;
 	}
 	if (ours == MARK_CLIENT_SPACE) {
 		/* What the server has closed would answer with a RST. */
-		if (!f || f->mode != FLOW_SPLICED || is_closing(f) || flow_gated(s, f) || comes_too_soon(f, &p))
+		if (!f || f->mode != FLOW_SPLICED || is_closing(f) || flow_gated(s, f) || doubt_precedes_repeat(f, &p))
 			return TCX_DROP;
 		struct options o = find_options(&sc->header, &p, false);
 		return translate_in(skb, sc, f, &p, &o);
 	}
 	bool syn = (p.flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
-	if (f && syn && (f->closed_ns || never_was(f, &p))) {
+	if (f && syn && (f->closed_ns || is_unknown_to_client(f, &p))) {
 		evict(&key, f);
 		f = NULL;
 	}
@@ -493,15 +493,15 @@ int ingress(struct __sk_buff *skb)
 	bool anew = f && syn && p.seq != f->client.isn && !flow_stands_still(s, f);
 	if (syn && (!f || anew))
 		return ingress_syn(skb, s, sc, &key, &p);
-	bool unheard = false;
+	bool unrecorded = false;
 	if (!f) {
-		f = promote(s, &key, &p, skb->ifindex, &unheard);
+		f = promote(s, &key, &p, skb->ifindex, &unrecorded);
 		/* The logger hears that somebody is there: of handshakes that nobody completes it forgets the
 		 * oldest. If this is lost, the client's first words will tell. */
 		if (f && linked(s, f) && !sequence_len(&p))
 			link_instream(skb, &key, f, &p);
 	}
-	if (unheard)
+	if (unrecorded)
 		return TCX_DROP;
 	if (!f)
 		f = bpf_map_lookup_elem(&flows, &key); /* its handshake was completed on another CPU since */

@@ -82,7 +82,7 @@ static __always_inline void fill_header(struct mirror_header *h, __u8 kind, stru
 }
 
 /* A frame without a packet. */
-static __always_inline bool mirror_note(struct flow *f, __u8 kind, __u8 reason, __u64 token)
+static __always_inline bool mirror_marker(struct flow *f, __u8 kind, __u8 reason, __u64 token)
 {
 	struct mirror_header *h = bpf_ringbuf_reserve(&mirror, sizeof(*h), 0);
 	if (!h)
@@ -98,7 +98,7 @@ static __always_inline bool mirror_note(struct flow *f, __u8 kind, __u8 reason, 
 }
 
 /* What the client was sent so far. */
-static __always_inline void mirror_said(struct flow *f, const struct digest *digest)
+static __always_inline void mirror_output_digest(struct flow *f, const struct digest *digest)
 {
 	struct mirror_digest *m = bpf_ringbuf_reserve(&mirror, sizeof(*m), 0);
 	if (!m) {
@@ -113,7 +113,7 @@ static __always_inline void mirror_said(struct flow *f, const struct digest *dig
 /* Forget a flow whose ends are another connection's. */
 static __always_inline void evict(const struct flow_key *key, struct flow *f)
 {
-	mirror_note(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);
+	mirror_marker(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);
 	bpf_map_delete_elem(&flows, key);
 }
 
@@ -121,7 +121,7 @@ static __always_inline void evict(const struct flow_key *key, struct flow *f)
 static __always_inline void replace_half_open(const struct service *s, struct flow *e)
 {
 	if (s->link && e->id)
-		mirror_note(e, MIRROR_CLOSED, CLOSED_EVICTED, 0);
+		mirror_marker(e, MIRROR_CLOSED, CLOSED_EVICTED, 0);
 	e->id = 0;
 }
 
@@ -236,7 +236,7 @@ static __always_inline void begin_head(const struct service *s, struct flow *f)
  * now, which may not be recorded yet: that was no request whose answer began with a head of its own. A copy
  * without a byte says so: the copies of what the client said may be lost with this host. And what was in doubt is so no more
  * when the server has read it. */
-static __always_inline void tell_asked(struct __sk_buff *skb, const struct service *s, struct flow *f,
+static __always_inline void report_request_end(struct __sk_buff *skb, const struct service *s, struct flow *f,
 				       const struct packet *p)
 {
 	if (!s || !s->link || !s->verify_head || !after(p->ack, f->verify.request_end))
@@ -263,7 +263,7 @@ static __always_inline void mirror_head(struct __sk_buff *skb, struct flow *f, c
 		/* A segment that the fence has withheld comes again. No retransmission fills a larger hole. */
 		if (take && seq - f->verify.head_next > LARGEST_WINDOW)
 			f->verify.head_left = 0;
-		tell_asked(skb, s, f, p);
+		report_request_end(skb, s, f, p);
 		return;
 	}
 	if (skip >= p->payload_len)
@@ -286,7 +286,7 @@ static __always_inline void mirror_head(struct __sk_buff *skb, struct flow *f, c
 /* Is this what the server says to what the client said last, and is it an answer? As journal's
  * `answer`, for connections that have no record: all is one but the interim responses of HTTP/1.x, and
  * what begins like one. `seq` is the segment's in client space. */
-__noinline int hear_answer(struct __sk_buff *skb, struct flow *f, const struct packet *p, __u32 seq)
+__noinline int observe_response(struct __sk_buff *skb, struct flow *f, const struct packet *p, __u32 seq)
 {
 	static const __u8 interim[10] = { 'H', 'T', 'T', 'P', '/', '1', '.', 0, ' ', '1' };
 	struct scratch *sc = the_scratch(SCRATCH_EGRESS); /* Linux 6.1 has no stack left for it */

@@ -164,7 +164,7 @@ fn a_syn_ack_sent_again_has_no_scaled_window() {
     assert_eq!(both.flow().server.rcv_wnd_edge, edge, "RFC 7323 2.2");
 }
 
-/// As the kernel does for a moment, see `is_unfound`.
+/// As the kernel does for a moment, see `is_lookup_race`.
 #[test]
 fn who_is_there_and_was_not_found_is_not_reset() {
     for v6 in [false, true] {

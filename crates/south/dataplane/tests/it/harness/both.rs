@@ -248,9 +248,9 @@ impl Both {
     pub(crate) fn lease(&mut self, goes_on: Option<bool>) {
         let end = goes_on.map(|goes_on| if goes_on { u64::MAX } else { 0 });
         let fence = self.kernel.plane().fence().expect("it is there");
-        let set = fence.speak_until(end.map(Duration::from_nanos));
+        let set = fence.set_lease(end.map(Duration::from_nanos));
         set.expect("it runs");
-        self.model.speak_until(end);
+        self.model.set_lease(end);
         self.agree();
     }
 
@@ -302,12 +302,12 @@ impl Both {
     }
 
     /// Another host has told the client this.
-    pub(crate) fn said_before(&mut self, key: FlowKey, said: Digest, turn: Digest) -> bool {
+    pub(crate) fn inherit_digest(&mut self, key: FlowKey, said: Digest, turn: Digest) -> bool {
         let flow = self.number(key);
-        let model = self.model.said_before(key, flow, said, turn).is_ok();
+        let model = self.model.inherit_digest(key, flow, said, turn).is_ok();
         self.refused(
             model,
-            self.kernel.plane().said_before(key, flow, said, turn),
+            self.kernel.plane().inherit_digest(key, flow, said, turn),
         )
     }
 
@@ -460,7 +460,7 @@ impl Both {
         let made = std::iter::from_fn(|| self.model.take_copy());
         // What a digest is, the program that has made the copy leaves on its processor.
         let seen = made.map(|copy| {
-            let seen = copy.said.map(|_| self.kernel.wrap(&copy));
+            let seen = copy.digest.map(|_| self.kernel.wrap(&copy));
             (copy, seen)
         });
         self.copies.extend(seen);

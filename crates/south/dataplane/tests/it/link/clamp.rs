@@ -254,7 +254,7 @@ fn words_that_come_together_are_each_heard() {
             .ingress(datagram(&linked.link, false, &together));
         assert_eq!(out.verdict, Verdict::Redirect);
         assert!(out.segment().flags().contains(Flags::SYN), "the last one");
-        let said = linked.both.model.take_said().expect("the one before it");
+        let said = linked.both.model.take_sent().expect("the one before it");
         let said = Out {
             verdict: Verdict::Redirect,
             packet: said,

@@ -149,10 +149,10 @@ fn what_another_host_has_said_is_compared() {
             next: s + 1,
             ..Digest::default()
         };
-        assert!(linked.both.said_before(key, said, nothing));
+        assert!(linked.both.inherit_digest(key, said, nothing));
         assert_eq!(linked.both.flow().digest.sent, said);
         // It is known by now.
-        assert!(linked.both.said_before(key, nothing, nothing));
+        assert!(linked.both.inherit_digest(key, nothing, nothing));
         assert_eq!(linked.both.flow().digest.sent, said);
 
         linked.both.new_incarnation();
@@ -205,7 +205,7 @@ fn what_a_digest_is_of_comes_not_too_soon_in_a_replay() {
             ..Digest::default()
         };
         let (said, nothing) = (from(s + 6001), from(s + 1));
-        assert!(linked.both.said_before(key, said, nothing));
+        assert!(linked.both.inherit_digest(key, said, nothing));
         linked.both.new_incarnation();
         let point = dataplane::SplicePoint {
             instream: c,
