@@ -17,11 +17,11 @@ use crate::{
     egress::{advance_snd_nxt, window_of},
     flow::{Flow, LogHalf, Mode, Range},
     link::{AckStrategy, Link, ip_header},
-    notes::observe_payload_ack,
     packet::{
         ACK, CHECKSUM, DATA_OFFSET, FLAGS, Options, Packet, SEQ, Segment, WINDOW, overwrite,
         read32, write,
     },
+    read_cursors::observe_payload_ack,
     south::{MARK_TO_CLIENT, Shared, Verdict},
 };
 

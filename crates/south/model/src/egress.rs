@@ -20,7 +20,7 @@
 //! | of a spliced flow, output that the client has | compared with the record, then turned into the client's
 //! acknowledgement of it |
 //! | of a spliced flow, the same again, if the client has no room for the bytes behind | as anything else: the client
-//! answers with the present window (`no_room`) |
+//! answers with the present window (`zero_window`) |
 //! | of a spliced flow, FIN before the end of what the client has | a contradiction like any other |
 //! | of a spliced flow, output that the client lacks and that waits for a comparison (`digest`) | dropped as if lost,
 //! so that it comes again |
@@ -42,18 +42,18 @@ use crate::{
     },
     digest,
     flow::{Flow, Mode, Response, ServerHalf},
-    no_room,
-    notes::observe_payload_ack,
     packet::{
         ACK, CHECKSUM, DATA_OFFSET, FLAGS, Network, Options, Packet, SEQ, Segment, V6_HEADER,
         WINDOW, array, find_options, overwrite, write,
     },
+    read_cursors::observe_payload_ack,
     south::{
         EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, MARK_TO_LOGGER,
         MARK_TO_NEIGHBOUR, Shared, SouthSide, Verdict, our_mark,
     },
     tolerance::Expect,
     verify::{Divergence, verify_replayed},
+    zero_window,
 };
 
 /// Has the kernel not found the socket that is there, in the moment in which that takes the place of its request? Only
@@ -360,9 +360,9 @@ impl Shared {
         repeated: bool,
     ) -> Verdict {
         self.counters.replay_held += 1;
-        let ack = no_room::client_una(flow);
+        let ack = zero_window::client_una(flow);
         if segment.seq.before(ack) {
-            let ack = no_room::ack_for_server(flow, ack, repeated);
+            let ack = zero_window::ack_for_server(flow, ack, repeated);
             return self.self_ack(packet, flow, segment, options, ack);
         }
         Verdict::Withheld
@@ -383,14 +383,14 @@ impl Shared {
         let client_has = client_has(flow, segment);
         if is_self_acked(flow, segment, repeated) {
             self.counters.self_acks += 1;
-            let ack = no_room::ack_for_server(flow, segment.end(), repeated);
+            let ack = zero_window::ack_for_server(flow, segment.end(), repeated);
             return self.self_ack(packet, flow, segment, options, ack);
         }
         let seq = segment.seq + flow.splice.delta_seq;
         let client_has_part = !client_has && seq.before(flow.client.ack);
         if !silent && !reset && flow.whole_segments && client_has_part {
             self.counters.self_acks += 1;
-            let ack = no_room::ack_for_server(flow, no_room::client_una(flow), repeated);
+            let ack = zero_window::ack_for_server(flow, zero_window::client_una(flow), repeated);
             return self.self_ack(packet, flow, segment, options, ack);
         }
         if silent && !reset && segment.ack.before(flow.server.ack) {
@@ -508,7 +508,7 @@ fn self_ack_header(flow: &Flow, segment: &Segment, options: &Options, ack: SeqNu
     write(&mut header, ACK, ack.0.to_be_bytes());
     write(&mut header, DATA_OFFSET, [(len / 4) << 4]);
     write(&mut header, FLAGS, [Flags::ACK.bits()]);
-    let window = no_room::window_of_self_ack(flow);
+    let window = zero_window::window_of_self_ack(flow);
     write(&mut header, WINDOW, window.to_be_bytes());
     if let Some(tsval) = tsval {
         // RFC 7323 appendix A
@@ -632,7 +632,7 @@ fn is_self_acked(flow: &Flow, segment: &Segment, repeated: bool) -> bool {
         && !segment.has(Flags::RST)
         && client_has(flow, segment)
         && !ends_with_news(flow, segment)
-        && !(repeated && no_room::sent_beyond_window(flow))
+        && !(repeated && zero_window::sent_beyond_window(flow))
 }
 
 /// What lies further apart than half of the sequence space is in no order (RFC 9293 3.4): the end of what was

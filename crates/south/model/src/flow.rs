@@ -90,7 +90,7 @@ pub struct SpliceHalf {
     pub rcv_wnd_edge: SeqNumber,
     /// Its window scale.
     pub window_scale: u8,
-    /// An acknowledgement is withheld from the server (`no_room`).
+    /// An acknowledgement is withheld from the server (`zero_window`).
     pub ack_withheld: bool,
 }
 

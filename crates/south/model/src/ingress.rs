@@ -26,7 +26,7 @@
 //! | of a spliced flow, beyond the window of the new server | payload or FIN dropped; an acknowledgement alone is given
 //! the number of the window's edge |
 //! | of a flow spliced to a later server | acknowledgement number, SACK blocks and echoed timestamp mapped to the new
-//! server's, then on; of a client without room the last acknowledgement is held back (`no_room`) |
+//! server's, then on; of a client without room the last acknowledgement is held back (`zero_window`) |
 //!
 //! What a segment tells about the client is believed only if the server's TCP would believe it
 //! (RFC 9293 3.10.7.4, as Linux checks it), or a stranger could spoil what recovery relies on.
@@ -38,13 +38,13 @@ use wire::{Flags, FlowId, FlowKey, SeqNumber, kind};
 use crate::{
     egress::advance_snd_nxt,
     flow::{Flow, LogHalf, Mode, Response, Restored},
-    no_room,
     packet::{
         ACK, Network, Options, Packet, SEQ, Segment, WINDOW, find_options, length32, read32, write,
     },
     south::{
         EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, Shared, SouthSide, Verdict, our_mark,
     },
+    zero_window,
 };
 
 impl SouthSide {
@@ -68,7 +68,7 @@ impl SouthSide {
                 && flow.mode == Mode::Spliced
                 && segment.has(Flags::ACK)
             {
-                no_room::advance_una(flow, segment.ack);
+                zero_window::advance_una(flow, segment.ack);
             }
             return Verdict::Next;
         }
@@ -441,9 +441,9 @@ impl Shared {
         let mut withheld = flow.splice.ack_withheld;
         if segment.has(Flags::ACK) {
             let ack = acknowledgement_in(flow, segment.ack);
-            let is_replaying = no_room::is_replaying(flow);
-            let ack = no_room::ack_for_server(flow, ack, !is_replaying);
-            no_room::advance_una(flow, ack);
+            let is_replaying = zero_window::is_replaying(flow);
+            let ack = zero_window::ack_for_server(flow, ack, !is_replaying);
+            zero_window::advance_una(flow, ack);
             withheld |= flow.splice.ack_withheld;
             write(&mut header, ACK, ack.0.to_be_bytes());
             // See `overshoots`. The server's TCP and a connection tracker take a number at the edge.
@@ -451,7 +451,7 @@ impl Shared {
             if is_bare && segment.seq.after(flow.splice.rcv_wnd_edge) {
                 write(&mut header, SEQ, flow.splice.rcv_wnd_edge.0.to_be_bytes());
             }
-            let room = no_room::self_ack_window(flow);
+            let room = zero_window::self_ack_window(flow);
             if is_replaying && segment.window < room {
                 write(&mut header, WINDOW, room.to_be_bytes());
             }

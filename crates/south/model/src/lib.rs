@@ -47,9 +47,8 @@ mod ingress;
 mod latch;
 mod link;
 mod mirror;
-mod no_room;
-mod notes;
 mod packet;
+mod read_cursors;
 mod restored;
 mod ring;
 #[cfg(test)]
@@ -59,6 +58,7 @@ mod south;
 mod testing;
 mod tolerance;
 mod verify;
+mod zero_window;
 
 pub use closed_window::closed_window_ack;
 pub use control::{NoSuchFlow, RingFull};

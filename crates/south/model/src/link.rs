@@ -28,8 +28,8 @@ use wire::{ChecksumMode, Flags, FlowId, FlowKey, MIN_TCP_HEADER, SeqNumber, chec
 
 use crate::{
     flow::{Flow, Mode, Restored},
-    notes::progress_step,
     packet::{Options, Packet, Segment, array, write},
+    read_cursors::progress_step,
     south::{MARK_SEGMENT, MARK_TO_LOGGER, Shared, SouthSide, Verdict},
 };
 

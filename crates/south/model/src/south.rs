@@ -16,8 +16,8 @@ use crate::{
     latch::CrashOn,
     link::{Copy, Link},
     mirror::MirrorFrame,
-    notes::Notes,
     packet::Packet,
+    read_cursors::Notes,
     ring::{LruMap, Ring},
     tolerance::Expect,
 };

@@ -77,7 +77,7 @@ struct splice_half {
 	__u32 rcv_wnd_edge; /* right edge of its window */
 	__u8 window_scale;
 	__u8 renewed; /* how often its socket has begun anew, see renew.h */
-	__u8 ack_withheld; /* an acknowledgement is withheld from the server, see no_room.h */
+	__u8 ack_withheld; /* an acknowledgement is withheld from the server, see zero_window.h */
 	__u8 pad[1];
 	__u32 renewed_at; /* end of what the client had been sent when its socket began anew first; client space */
 };
@@ -140,7 +140,7 @@ struct log_half {
 	__u64 counter; /* of the newest acknowledgement */
 	__u64 meetings; /* see clamp.h; of no meaning */
 	__u64 copied_ns; /* when the newest copy left */
-	__u64 early_ack_ns; /* when a pure ACK of the server's TCP last acknowledged bytes that the logger lacked (notes.h) */
+	__u64 early_ack_ns; /* when a pure ACK of the server's TCP last acknowledged bytes that the logger lacked (read_cursors.h) */
 	__u32 stable;  /* stable_seq: the lowest number that the logger is not known to have */
 	__u32 ack;     /* what the server's TCP acknowledged; after a splice, the new server's */
 	__u32 rcv_wnd_edge; /* right edge of its window */
@@ -149,7 +149,7 @@ struct log_half {
 	__u32 ifindex; /* where its segments leave */
 	__u32 copied_ack; /* the client's acknowledgement in the newest copy */
 	__u32 copied;  /* end of the newest copy of its instream */
-	__u32 note;    /* which of the notes is this flow's, from 1; 0: none is known (notes.h) */
+	__u32 note;    /* which of the notes is this flow's, from 1; 0: none is known (read_cursors.h) */
 	struct range ranges[LINK_RANGES]; /* what the logger has beyond `stable` */
 	struct range blocks[SERVER_BLOCKS]; /* what the server has beyond `ack` */
 	__u32 deferred[DEFERRED_ACKS]; /* pure ACKs that wait for the logger */

@@ -45,7 +45,7 @@ struct service {
 	__u64 next_flow_id;
 	__u64 copies_since_ns; /* of what was counted in `copies` */
 	__u32 copies; /* segments that need none */
-	__u32 spare_copies; /* if no more than these come in a tenth of a second, none is left out (notes.h) */
+	__u32 spare_copies; /* if no more than these come in a tenth of a second, none is left out (read_cursors.h) */
 	__u32 incarnation;
 	__u32 main_pid;      /* as `serve` numbers processes */
 	__u32 pid_namespace; /* the one of `serve` */

@@ -35,7 +35,7 @@
 #include "../intf/mirror.h"
 #include "../intf/link.h"
 #include "state.h"
-#include "notes.h"
+#include "read_cursors.h"
 #include "link.h"
 #include "fence.h"
 #include "mirror.h"

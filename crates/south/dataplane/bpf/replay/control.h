@@ -13,7 +13,7 @@
 #include "../intf/flow.h"
 #include "../intf/service.h"
 #include "../intf/mirror.h"
-#include "../intf/note.h"
+#include "../intf/read_cursor.h"
 #include "../intf/control.h"
 #include "state.h"
 #include "mirror.h"

@@ -28,7 +28,7 @@
  *   spliced flow, FIN that the client has, with -> to the client like anything else: no other
  *     an acknowledgement that is news              segment would bring the news
  *   spliced flow, the same again, if the client -> as anything else: the client answers with the present window
- *     has no room for the bytes behind             (no_room.h)
+ *     has no room for the bytes behind             (zero_window.h)
  *   spliced flow, output that the client has    -> (an MPTCP client's only) the same for that part
  *     in part
  *   spliced flow, output that the client lacks  -> dropped as if lost, so that it comes again
@@ -55,8 +55,8 @@
 #include "../intf/link.h"
 #include "../intf/event.h"
 #include "state.h"
-#include "no_room.h"
-#include "notes.h"
+#include "zero_window.h"
+#include "read_cursors.h"
 #include "doubt.h"
 #include "link.h"
 #include "fence.h"

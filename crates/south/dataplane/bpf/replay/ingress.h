@@ -31,7 +31,7 @@
  *   flow spliced to a later server              -> acknowledgement number, SACK blocks and echoed
  *                                                  timestamp mapped to the new server's, then on;
  *                                                  of a client without room the last acknowledgement
- *                                                  is held back (no_room.h)
+ *                                                  is held back (zero_window.h)
  *
  * What a segment tells about the client is believed only if the server's TCP would believe it
  * (RFC 9293 3.10.7.4, as Linux checks it), or a stranger could spoil what recovery relies on.
@@ -49,7 +49,7 @@
 #include "../intf/mirror.h"
 #include "../intf/event.h"
 #include "state.h"
-#include "no_room.h"
+#include "zero_window.h"
 #include "doubt.h"
 #include "link.h"
 #include "mirror.h"

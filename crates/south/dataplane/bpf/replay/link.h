@@ -35,9 +35,9 @@
 #include "../intf/flow.h"
 #include "../intf/service.h"
 #include "../intf/link.h"
-#include "../intf/note.h"
+#include "../intf/read_cursor.h"
 #include "state.h"
-#include "notes.h"
+#include "read_cursors.h"
 #include "doubt.h"
 
 struct udp_header {

@@ -49,7 +49,7 @@
 #include "../intf/service.h"
 #include "../intf/event.h"
 #include "state.h"
-#include "notes.h"
+#include "read_cursors.h"
 
 /* Ticks: three days of milliseconds. Of who only uploads, a log on disk may have none but the SYN's. */
 #define RESTORED_AGE (1U << 28)

@@ -22,7 +22,7 @@
 #include "../intf/flow.h"
 #include "../intf/service.h"
 #include "../intf/link.h"
-#include "../intf/note.h"
+#include "../intf/read_cursor.h"
 #include "../intf/event.h"
 #include "../intf/expect.h"
 

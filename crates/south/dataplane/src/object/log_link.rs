@@ -105,7 +105,7 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// Where processes of a server with state say how far they have noted what they read (`notes.h`): a map that they
+    /// Where processes of a server with state say how far they have noted what they read (`read_cursors.h`): a map that they
     /// are to map into their memory.
     #[must_use]
     pub fn notes(&self) -> BorrowedFd<'_> {

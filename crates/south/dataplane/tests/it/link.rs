@@ -1,14 +1,14 @@
 //! The log link: what goes to the logger, and what its word does.
 
-mod again;
 mod clamp;
 mod detour;
 mod heads;
 mod keys;
 mod lease;
-mod notes;
+mod output_digest;
+mod read_cursors;
 pub(crate) mod restored;
-mod said;
+mod retransmissions;
 
 use protocol::link::{
     Ack, KeySet, KeySlot, LinkKey, LinkKeys, Open, Probe, ProbeKind, SegmentKind, SegmentView,

@@ -20,7 +20,7 @@ fn refused(settings: &Settings) -> DataplaneError {
 /// In the headers that both languages share.
 fn defined(name: &str) -> Option<usize> {
     let headers = [
-        include_str!("../../bpf/intf/note.h"),
+        include_str!("../../bpf/intf/read_cursor.h"),
         include_str!("../../bpf/intf/service.h"),
     ];
     let mut lines = headers.iter().flat_map(|header| header.lines());

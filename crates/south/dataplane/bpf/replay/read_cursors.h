@@ -29,7 +29,7 @@
 #include "../lib/packet.h"
 #include "../intf/flow.h"
 #include "../intf/service.h"
-#include "../intf/note.h"
+#include "../intf/read_cursor.h"
 #include "state.h"
 
 /* As long as a segment of a request may be, bytes. */

@@ -8,9 +8,9 @@ use south_model::{Restored, restored_flow};
 
 use super::*;
 
-mod talk;
+mod exchange;
 
-use talk::*;
+use exchange::*;
 
 #[test]
 fn what_is_noted_and_answered_is_acknowledged_by_the_answer_and_not_copied() {

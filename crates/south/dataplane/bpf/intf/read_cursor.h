@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
  *
- * How far the process of the server has read, as the process itself says: see replay/notes.h.
+ * How far the process of the server has read, as the process itself says: see replay/read_cursors.h.
  */
 #pragma once
 
 #include "../lib/kernel.h"
 #include "flow.h"
 
-/* How far the server's process has read a connection, and its logger knows what (notes.h). Processes of the
+/* How far the server's process has read a connection, and its logger knows what (read_cursors.h). Processes of the
  * service write these from outside; `flow_id` is the programs'. */
 struct note {
 	struct flow_key key;

@@ -1,4 +1,4 @@
-//! Acknowledgements for a new server whose client's window is closed (`no_room.h`).
+//! Acknowledgements for a new server whose client's window is closed (`zero_window.h`).
 //!
 //! A replay is shown room that the client does not have; otherwise the replay would wait for a client that does not
 //! read. Behind the end of the replay the server's TCP fills that room with new segments, and the client discards

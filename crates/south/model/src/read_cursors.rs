@@ -1,4 +1,4 @@
-//! Notes (`notes.h`): with a log link, a server with state (north side) tells its logger by itself what it has read,
+//! Notes (`read_cursors.h`): with a log link, a server with state (north side) tells its logger by itself what it has read,
 //! before it says anything that may depend on it. What was read and is noted there needs no copy.
 //!
 //! The server's process says how far that is, connection by connection ([`SouthSide::note`]); `stable_seq` is at least
