@@ -84,7 +84,7 @@ impl Node {
             max_half_open: 64,
             endpoints: endpoints(),
             link: link.is_some(),
-            notes: setup.north.and_then(|north| north.spare_copies),
+            read_cursors: setup.north.and_then(|north| north.spare_copies),
         };
         Self {
             host: Host::new(&addresses, setup.mtu, rng.random()),

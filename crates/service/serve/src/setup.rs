@@ -242,7 +242,7 @@ fn bind(
         mirror_bytes: config.limits.ring,
         max_flows: config.max_connections,
         link: config.link.is_some(),
-        notes: config.spare_copies(),
+        read_cursors: config.spare_copies(),
     };
     let mut plane = Dataplane::load(&settings, pins)?;
     let bound = (|| {

@@ -70,6 +70,6 @@ enum control_op generate_control_op;
 enum closed_reason generate_closed_reason;
 enum ack_strategy generate_ack_strategy;
 enum restored generate_restored;
-enum taken generate_taken;
+enum cursor_state generate_cursor_state;
 
 char LICENSE[] SEC("license") = "GPL";

@@ -74,7 +74,7 @@ struct Maps {
     path: MapHandle,
     counters: MapHandle,
     events: MapHandle,
-    notes: MapHandle,
+    read_cursors: MapHandle,
 }
 
 impl Maps {
@@ -90,7 +90,7 @@ impl Maps {
             path: map(object, "path")?,
             counters: map(object, "counters")?,
             events: map(object, "events")?,
-            notes: map(object, "notes")?,
+            read_cursors: map(object, "read_cursors")?,
         })
     }
 }
@@ -123,7 +123,7 @@ impl Dataplane {
             let entries = match map.name().to_str() {
                 Some("mirror") => settings.mirror_bytes,
                 Some("flows") => settings.max_flows,
-                Some("notes") if settings.notes.is_none() => 1,
+                Some("read_cursors") if settings.read_cursors.is_none() => 1,
                 _ => continue,
             };
             map.set_max_entries(entries).map_err(load)?;

@@ -56,7 +56,7 @@ impl Shared {
             return false;
         };
         let edge = ack + (u32::from(window) << flow.server.window_scale);
-        if flow.log.is_noted && segment.ack.after(flow.log.stable) {
+        if flow.log.has_read_cursor && segment.ack.after(flow.log.stable) {
             flow.log.early_ack_ns = now_ns;
         }
         let mut useless = segment.ack.after(previous)
@@ -87,7 +87,7 @@ impl Shared {
         let previous = flow.log.ack;
         let edge = segment.ack + window_of(segment, flow.server.window_scale);
         observe_server_ack(packet, flow, segment, options, edge);
-        self.hear_note(key, flow);
+        self.advance_stable(key, flow);
         advance_snd_nxt(&mut flow.server, segment.end());
         if let Some(tsval) = options.tsval(&segment.header) {
             flow.server.tsval = tsval;

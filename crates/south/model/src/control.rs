@@ -54,7 +54,7 @@ impl SouthSide {
         service.incarnation = service.incarnation.wrapping_add(1);
         service.gated = false;
         // No process is left that could say more.
-        self.shared.notes.clear();
+        self.shared.read_cursors.clear();
     }
 
     /// Until when the service may send, on the clock of `now_ns`; `None`: no lease is needed.
@@ -172,7 +172,7 @@ impl SouthSide {
         flow.log.rcv_wnd_edge = instream + 1;
         flow.log.blocks.clear();
         flow.log.deferred.clear();
-        flow.log.is_noted = false;
+        flow.log.has_read_cursor = false;
         flow.log.all_acked = false;
         flow.closed_ns = 0;
         (flow.server_closing, flow.half_closed, flow.was_reset) = (false, false, false);
@@ -203,8 +203,7 @@ impl SouthSide {
         flow.splice.window_scale = flow.server.window_scale;
         flow.splice.first_tsval = flow.server.tsval;
         flow.log.rcv_wnd_edge = flow.splice.rcv_wnd_edge;
-        // What it has read is noted, and its notes are with the logger: it has waited for that before it told where it
-        // stands.
+        // The determinants of its reads are stable: it has waited for that before it told where it stands.
         flow.log.stable = flow.log.stable.max_seq(flow.splice.ack);
         flow.log.snd_beyond_stable &= flow.client.nxt.after(flow.log.stable);
         if flow.log.restored != Restored::Not {

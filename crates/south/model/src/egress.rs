@@ -13,7 +13,7 @@
 //! is over |
 //! | of a flow on its first server, the first RST before a word, to a client that has spoken | dropped: the kernel may
 //! not have found its socket |
-//! | of a flow on its first server | noted; the head of a turn is recorded |
+//! | of a flow on its first server | observed; the head of a turn is recorded |
 //! | of a flow being spliced, SYN-ACK | `delta_seq` and the timestamp offset follow from it; the packet itself becomes
 //! the client's third ACK and goes back up the stack |
 //! | of a flow being spliced, anything else | dropped (a RST: nobody listens yet) |
@@ -238,7 +238,7 @@ impl SouthSide {
             return shared.egress_spliced_synack(packet, flow, segment, &options);
         }
         let repeated = !segment.end().after(flow.splice.nxt);
-        hear_new_server(flow, segment);
+        observe_new_server(flow, segment);
         let seq = segment.seq + flow.splice.delta_seq;
         let mut verdict = Ok(());
         if segment.payload_len > 0 && seq.before(flow.verify.end) {
@@ -431,7 +431,7 @@ impl Shared {
         if segment.has(Flags::ACK) {
             let edge = segment.ack + window_of(segment, flow.splice.window_scale);
             if self.linked(flow) && !reset {
-                self.hear_note(key, flow);
+                self.advance_stable(key, flow);
             }
             let (ack, previous) = (self.clamped(flow, segment.ack), flow.log.ack);
             let window = window_up_to(flow, edge, ack);
@@ -648,8 +648,8 @@ fn bound_verify_end(flow: &mut Flow) {
 /// RFC 7323 2.3.
 pub(crate) const LARGEST_WINDOW: u32 = 1 << 30;
 
-/// Note what the new server has heard, server space.
-fn hear_new_server(flow: &mut Flow, segment: &Segment) {
+/// What the new server has received and offers, server space.
+fn observe_new_server(flow: &mut Flow, segment: &Segment) {
     if segment.has(Flags::RST) {
         return;
     }

@@ -190,8 +190,8 @@ pub struct LogHalf {
     /// When a pure ACK of the server's TCP last acknowledged bytes that the logger lacked (`CLOCK_MONOTONIC`, ns); 0:
     /// never.
     pub early_ack_ns: u64,
-    /// Its server says how far it has noted what it has read ([`crate::SouthSide::note`]).
-    pub is_noted: bool,
+    /// It has a read cursor ([`crate::SouthSide::advance_read_cursor`]).
+    pub has_read_cursor: bool,
     /// The server's newest payload acknowledges all that its client has sent.
     pub all_acked: bool,
     /// What the logger has beyond `stable`: at most 3.

@@ -11,7 +11,7 @@
 //! first: no room, no delivery |
 //! | of no known connection | the server's TCP (which resets it), but dropped while a recovery is under way: it may
 //! belong to a connection that is being recovered |
-//! | of a flow whose server is gone (gated) | what it tells about the client is noted, what it brings recorded;
+//! | of a flow whose server is gone (gated) | what it shows of the client is observed, its bytes recorded;
 //! dropped |
 //! | of a flow, with payload or FIN | recorded first; no room, no delivery |
 //! | of a flow on its first server | the server's TCP |

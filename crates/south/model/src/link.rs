@@ -105,8 +105,8 @@ pub struct Copy {
     pub flow_id: FlowId,
     /// What the logger is told with it.
     pub flags: SegmentFlags,
-    /// Where the newest head ended (or before which place all is noted, or up to where its client had heard a dead
-    /// host), and of one itself the rest.
+    /// Where the newest head ended (or the read cursor, or up to where its client had received the output of a dead
+    /// host), and of a head itself the rest.
     pub head: Head,
     /// The digest that it carries.
     pub digest: Option<Digest>,
@@ -368,15 +368,15 @@ impl Shared {
             self.lose_protection(key, flow, UnprotectedReason::MirrorLost, now_ns);
             return true;
         }
-        let noted = self.look_at_note(&key, flow);
-        if noted && self.is_left_to_notes(&key, flow, segment, now_ns) {
+        let has_cursor = self.poll_read_cursor(&key, flow);
+        if has_cursor && self.is_mirror_skipped(&key, flow, segment, now_ns) {
             return true;
         }
-        // Also when nothing is noted any more: there may have been no copy of what was.
-        let noted = segment.seq.min_seq(flow.log.stable);
-        let is_near = segment.seq.0.wrapping_sub(noted.0) <= u16::MAX.into();
-        let (kind, place) = if flow.log.is_noted && is_near {
-            (SegmentKind::Noted, noted)
+        // Also without a cursor by now: bytes before the former cursor may have no copy.
+        let read = segment.seq.min_seq(flow.log.stable);
+        let is_near = segment.seq.0.wrapping_sub(read.0) <= u16::MAX.into();
+        let (kind, place) = if flow.log.has_read_cursor && is_near {
+            (SegmentKind::Noted, read)
         } else if flow.is_doubted(segment) {
             let heard = flow.log.client_received.max_seq(segment.ack);
             (SegmentKind::Doubted, heard)

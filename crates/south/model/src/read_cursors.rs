@@ -1,10 +1,10 @@
-//! Notes (`read_cursors.h`): with a log link, a server with state (north side) tells its logger by itself what it has read,
-//! before it says anything that may depend on it. What was read and is noted there needs no copy.
+//! Read cursors (`read_cursors.h`): with a log link, a server with state (north side) sends its determinants to the logger
+//! before any output that may depend on them. Bytes whose reads are stable there need no copy.
 //!
-//! The server's process says how far that is, connection by connection ([`SouthSide::note`]); `stable_seq` is at least
-//! that. A copy is left out of a segment that is short, is the next one, comes from a client of which all before was
-//! answered and noted, and which waits for no ACK, and soon behind a copy, where many come. What comes again was not
-//! answered, and is copied.
+//! The server's process keeps a read cursor for each connection ([`SouthSide::advance_read_cursor`]); `stable_seq` is at
+//! least that. A copy is left out of a segment that is short, is the next one, comes soon after a copy, where many come,
+//! and comes from a client whose earlier bytes are all answered and read, and that waits for no ACK. A retransmission was
+//! not answered, and is copied.
 
 use std::collections::BTreeMap;
 
@@ -23,14 +23,14 @@ const PAYLOAD: usize = 1400;
 const BYTES: u32 = 32 * 1024;
 const TIME: u64 = 1_000_000_000;
 const TENTH: u64 = 100_000_000;
-/// So far behind what the logger has, bytes, a note is of no use.
+/// A cursor so far behind `stable`, bytes, is of no use.
 const STALE: u32 = 1 << 30;
 
-/// How far the server's process has read its connections, and its logger knows what.
+/// How far the processes of the server have read their connections, with stable determinants.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Notes {
+pub(crate) struct ReadCursors {
     /// By their ends, and the initial sequence numbers of their clients.
-    noted: BTreeMap<(FlowKey, u32), Note>,
+    entries: BTreeMap<(FlowKey, u32), ReadCursor>,
     /// Segments that have come since then, and need no copy.
     copies: u32,
     since: u64,
@@ -38,46 +38,46 @@ pub(crate) struct Notes {
     were_few: bool,
 }
 
-/// How far one is.
+/// The cursor of one connection.
 #[derive(Debug, Clone, Copy)]
-struct Note {
-    /// What lies before that is noted.
+struct ReadCursor {
+    /// The determinants of all reads before it are stable.
     seq: SeqNumber,
     /// Its flow is known.
     is_found: bool,
-    /// Its process has not gone on with it: nothing is believed of it any more.
+    /// Its process no longer advances it: it is distrusted.
     is_dead: bool,
-    /// Up to there no copy was made, and it was not noted yet; 0: all is.
-    left: SeqNumber,
+    /// End of the newest segment that was not copied; 0: the cursor has passed it.
+    skipped_to: SeqNumber,
 }
 
-impl Notes {
-    fn of(&mut self, key: &FlowKey, flow: &Flow) -> Option<&mut Note> {
-        let note = self.noted.get_mut(&(*key, flow.client.isn.0));
-        note.filter(|note| !note.is_dead)
+impl ReadCursors {
+    fn of(&mut self, key: &FlowKey, flow: &Flow) -> Option<&mut ReadCursor> {
+        let cursor = self.entries.get_mut(&(*key, flow.client.isn.0));
+        cursor.filter(|cursor| !cursor.is_dead)
     }
 
     pub(crate) fn clear(&mut self) {
-        self.noted.clear();
+        self.entries.clear();
     }
 }
 
 impl SouthSide {
-    /// The server's process says that of this connection, whose client has begun with `isn`, all that lies before
-    /// `noted` was read, and that the logger knows what.
-    pub fn note(&mut self, key: FlowKey, isn: SeqNumber, noted: SeqNumber) {
-        let fresh = Note {
-            seq: noted,
+    /// The server's process has read all before `seq` of this connection, whose client has begun with `isn`, and the
+    /// logger has the determinants.
+    pub fn advance_read_cursor(&mut self, key: FlowKey, isn: SeqNumber, seq: SeqNumber) {
+        let fresh = ReadCursor {
+            seq,
             is_found: false,
             is_dead: false,
-            left: SeqNumber(0),
+            skipped_to: SeqNumber(0),
         };
-        let known = self.shared.notes.noted.entry((key, isn.0));
+        let known = self.shared.read_cursors.entries.entry((key, isn.0));
         let known = known.or_insert(fresh);
         *known = match known.is_dead {
             true => fresh,
-            false => Note {
-                seq: known.seq.max_seq(noted),
+            false => ReadCursor {
+                seq: known.seq.max_seq(seq),
                 ..*known
             },
         };
@@ -85,40 +85,40 @@ impl SouthSide {
 }
 
 impl Shared {
-    /// Hear what the server's process has said by now.
-    pub(crate) fn hear_note(&mut self, key: &FlowKey, flow: &mut Flow) {
-        if let Some(noted) = self.noted_up_to(key, flow) {
-            flow.log.stable = flow.log.stable.max_seq(noted);
+    /// Advance `stable` to the read cursor.
+    pub(crate) fn advance_stable(&mut self, key: &FlowKey, flow: &mut Flow) {
+        if let Some(read) = self.read_up_to(key, flow) {
+            flow.log.stable = flow.log.stable.max_seq(read);
         }
     }
 
-    /// What lies before that is noted, if that is known of this flow. A note that stays behind, because another
-    /// process goes on with the connection, is believed no more before its number comes round.
-    fn noted_up_to(&mut self, key: &FlowKey, flow: &Flow) -> Option<SeqNumber> {
-        let note = self.notes.of(key, flow);
-        let note = note.filter(|note| note.is_found && flow.log.is_noted)?;
-        if !note.seq.before(note.left) {
-            note.left = SeqNumber(0);
+    /// All before that is read, with stable determinants, if there is a cursor of this flow. A cursor that stays behind,
+    /// because another process goes on with the connection, is distrusted before its number comes round.
+    fn read_up_to(&mut self, key: &FlowKey, flow: &Flow) -> Option<SeqNumber> {
+        let cursor = self.read_cursors.of(key, flow);
+        let cursor = cursor.filter(|cursor| cursor.is_found && flow.log.has_read_cursor)?;
+        if !cursor.seq.before(cursor.skipped_to) {
+            cursor.skipped_to = SeqNumber(0);
         }
-        note.is_dead = note.seq.before(flow.log.stable - STALE);
-        (!note.is_dead && !note.seq.after(flow.client.nxt)).then_some(note.seq)
+        cursor.is_dead = cursor.seq.before(flow.log.stable - STALE);
+        (!cursor.is_dead && !cursor.seq.after(flow.client.nxt)).then_some(cursor.seq)
     }
 
-    /// A segment of the client has come. Answers whether anything is noted.
-    pub(crate) fn look_at_note(&mut self, key: &FlowKey, flow: &mut Flow) -> bool {
-        if self.settings.notes.is_none() {
+    /// A segment of the client has come. Answers whether there is a cursor.
+    pub(crate) fn poll_read_cursor(&mut self, key: &FlowKey, flow: &mut Flow) -> bool {
+        if self.settings.read_cursors.is_none() {
             return false;
         }
-        if let Some(note) = self.notes.of(key, flow) {
-            (note.is_found, flow.log.is_noted) = (true, true);
+        if let Some(cursor) = self.read_cursors.of(key, flow) {
+            (cursor.is_found, flow.log.has_read_cursor) = (true, true);
         }
-        let noted = self.noted_up_to(key, flow);
-        flow.log.stable = noted.map_or(flow.log.stable, |noted| flow.log.stable.max_seq(noted));
-        noted.is_some()
+        let read = self.read_up_to(key, flow);
+        flow.log.stable = read.map_or(flow.log.stable, |read| flow.log.stable.max_seq(read));
+        read.is_some()
     }
 
     /// Need the logger have no copy of this segment?
-    pub(crate) fn is_left_to_notes(
+    pub(crate) fn is_mirror_skipped(
         &mut self,
         key: &FlowKey,
         flow: &mut Flow,
@@ -129,9 +129,9 @@ impl Shared {
         let is_next = segment.seq == flow.log.stable && segment.end() == flow.client.nxt;
         let is_request =
             (1..=PAYLOAD).contains(&length) && !segment.flags.contains(wire::Flags::FIN);
-        let note = self.notes.of(key, flow);
+        let cursor = self.read_cursors.of(key, flow);
         if !flow.log.all_acked
-            || note.is_none_or(|note| note.left != SeqNumber(0))
+            || cursor.is_none_or(|cursor| cursor.skipped_to != SeqNumber(0))
             || !is_request
             || !is_next
             || flow.closed_ns != 0
@@ -142,8 +142,8 @@ impl Shared {
             return false;
         }
         flow.log.all_acked = false;
-        if let Some(note) = self.notes.of(key, flow) {
-            note.left = flow.client.nxt;
+        if let Some(cursor) = self.read_cursors.of(key, flow) {
+            cursor.skipped_to = flow.client.nxt;
         }
         self.counters.mirror_skipped += 1;
         true
@@ -151,16 +151,16 @@ impl Shared {
 
     /// Do so few segments come that all may be copied? As many as that are, too, when more come all at once.
     fn copies_are_few(&mut self, now_ns: u64) -> bool {
-        let most = self.settings.notes.unwrap_or(0);
-        let notes = &mut self.notes;
-        let passed = now_ns.saturating_sub(notes.since);
+        let most = self.settings.read_cursors.unwrap_or(0);
+        let cursors = &mut self.read_cursors;
+        let passed = now_ns.saturating_sub(cursors.since);
         if passed > TENTH {
-            notes.were_few = passed > 2 * TENTH || notes.copies <= most;
-            (notes.since, notes.copies) = (now_ns, 0);
+            cursors.were_few = passed > 2 * TENTH || cursors.copies <= most;
+            (cursors.since, cursors.copies) = (now_ns, 0);
         }
-        let before = notes.copies;
-        notes.copies = before.saturating_add(1);
-        before < most && notes.were_few
+        let before = cursors.copies;
+        cursors.copies = before.saturating_add(1);
+        before < most && cursors.were_few
     }
 }
 
@@ -181,7 +181,7 @@ pub(crate) fn progress_step(flow: &Flow) -> u32 {
     PROGRESS.max(window / 2)
 }
 
-/// The server says something that acknowledges so much.
+/// A segment of the server acknowledges so much.
 pub(crate) fn observe_payload_ack(flow: &mut Flow, segment: &Segment, ack: SeqNumber) {
     if segment.payload_len > 0 {
         flow.log.all_acked = ack == flow.client.nxt;

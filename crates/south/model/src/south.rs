@@ -17,7 +17,7 @@ use crate::{
     link::{Copy, Link},
     mirror::MirrorFrame,
     packet::Packet,
-    read_cursors::Notes,
+    read_cursors::ReadCursors,
     ring::{LruMap, Ring},
     tolerance::Expect,
 };
@@ -64,9 +64,9 @@ pub struct Settings {
     pub endpoints: Vec<SocketAddr>,
     /// The record is kept at the other end of a log link, not behind the ring.
     pub link: bool,
-    /// The server notes what it reads, and the logger has that ([`SouthSide::note`]). If no more segments come in a
-    /// tenth of a second, no copy is left out.
-    pub notes: Option<u32>,
+    /// The server has state, and advances read cursors ([`SouthSide::advance_read_cursor`]). If no more segments come in
+    /// a tenth of a second, no copy is left out.
+    pub read_cursors: Option<u32>,
 }
 
 /// The life of the service.
@@ -251,7 +251,7 @@ pub(crate) struct Shared {
     /// The interface by which probes leave for the logger.
     pub(crate) path: Option<u32>,
     pub(crate) copies: VecDeque<Copy>,
-    pub(crate) notes: Notes,
+    pub(crate) read_cursors: ReadCursors,
     /// What left for clients, besides what calls have returned.
     pub(crate) sent: VecDeque<Packet>,
 }
@@ -290,7 +290,7 @@ impl SouthSide {
                 link: None,
                 path: None,
                 copies: VecDeque::new(),
-                notes: Notes::default(),
+                read_cursors: ReadCursors::default(),
                 sent: VecDeque::new(),
                 settings,
             },

@@ -40,7 +40,7 @@ pub(crate) fn settings() -> Settings {
         max_half_open: 4,
         endpoints: vec![server_end(false), server_end(true)],
         link: false,
-        notes: None,
+        read_cursors: None,
     }
 }
 

@@ -165,7 +165,8 @@ impl Node {
                 Some(all) if too_soon => all,
                 _ => *read,
             };
-            self.south.note(*key, *isn, *isn + 1 + length32(read));
+            self.south
+                .advance_read_cursor(*key, *isn, *isn + 1 + length32(read));
         }
     }
 

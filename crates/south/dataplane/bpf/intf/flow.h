@@ -149,7 +149,7 @@ struct log_half {
 	__u32 ifindex; /* where its segments leave */
 	__u32 copied_ack; /* the client's acknowledgement in the newest copy */
 	__u32 copied;  /* end of the newest copy of its instream */
-	__u32 note;    /* which of the notes is this flow's, from 1; 0: none is known (read_cursors.h) */
+	__u32 read_cursor; /* number of this flow's read cursor, from 1; 0: none is known (read_cursors.h) */
 	struct range ranges[LINK_RANGES]; /* what the logger has beyond `stable` */
 	struct range blocks[SERVER_BLOCKS]; /* what the server has beyond `ack` */
 	__u32 deferred[DEFERRED_ACKS]; /* pure ACKs that wait for the logger */

@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
  *
- * How far the process of the server has read, as the process itself says: see replay/read_cursors.h.
+ * Read cursors: how far the processes of the server have read, see replay/read_cursors.h.
  */
 #pragma once
 
 #include "../lib/kernel.h"
 #include "flow.h"
 
-/* How far the server's process has read a connection, and its logger knows what (read_cursors.h). Processes of the
- * service write these from outside; `flow_id` is the programs'. */
-struct note {
+/* How far a process of the server has read a connection with stable determinants. Processes of the service write these
+ * from outside; `flow_id` is the programs'. */
+struct read_cursor {
 	struct flow_key key;
 	__u32 isn;     /* the client's */
 	__u64 flow_id; /* whose it is, if that was found; 0: it was not */
-	__u32 seq;     /* what lies before it is noted */
-	__u32 taken;   /* enum taken; written last, and reset first */
-	__u32 left;    /* the programs' as well: where the newest segment ended that no copy was made of */
+	__u32 seq;     /* the determinants of all reads before it are stable */
+	__u32 state;   /* enum cursor_state; written last, and reset first */
+	__u32 skipped_to; /* the programs' as well: end of the newest segment that was not copied */
 	__u32 pad;
 };
 
-enum taken {
-	NOTE_FREE = 0,
-	NOTE_TAKEN = 1, /* by a connection */
-	NOTE_BUSY = 2,  /* it is being taken */
-	NOTE_DEAD = 3,  /* its process has not gone on with it: nothing is believed of it any more */
+enum cursor_state {
+	CURSOR_FREE = 0,
+	CURSOR_TAKEN = 1, /* by a connection */
+	CURSOR_BUSY = 2,  /* it is being taken */
+	CURSOR_DEAD = 3,  /* its process no longer advances it: the programs distrust it */
 };
 
-#define NOTES 65536
-/* From the one that a connection's numbers lead to, this many may be its. */
-#define NOTE_PROBES 4
+#define READ_CURSORS 65536
+/* From the place that a connection's numbers lead to, this many may be its. */
+#define READ_CURSOR_PROBES 4

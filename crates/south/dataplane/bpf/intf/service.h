@@ -54,7 +54,7 @@ struct service {
 	__u8 stopping;   /* asked to end: deaths are not crashes */
 	__u8 link;       /* the record is kept at the other end of a log link, not behind the ring */
 	__u8 link_up;    /* there is a logger there */
-	__u8 notes;      /* its server notes what it reads, and the logger has that */
+	__u8 read_cursors; /* its server logs determinants, and advances read cursors */
 	__u8 copies_few; /* in the tenth of a second before no more came */
 	__u8 digests;  /* what the server says is digested */
 	__u32 digest_rate; /* bytes in a microsecond that each processor may digest whole; 0: none, 2^32 - 1: all */
@@ -93,7 +93,7 @@ enum counter {
 	COUNT_ACKS_WITHHELD,     /* pure ACKs that would have brought nothing new */
 	COUNT_ACKS_MADE,         /* ACKs made from acknowledgements of the logger */
 	COUNT_FENCED,            /* packets dropped because the lease was over */
-	COUNT_LEFT_TO_NOTES,     /* segments that no copy was made of */
+	COUNT_MIRROR_SKIPPED,    /* segments that no copy was made of */
 	COUNT_REPLAY_HELD,       /* replayed segments that waited for what is compared behind them */
 	COUNT_SAMPLED,           /* connections of which only samples are digested from then on */
 	COUNTERS,

@@ -15,10 +15,10 @@
  * In any of them a pure ACK that would bring nothing new is withheld, and (except in basic) a gap at
  * the logger becomes a duplicate ACK at once: the client does not wait for its timer.
  *
- * `log` of a flow has two writers: egress (what the server's TCP has, what is held, what is noted) and, when an
- * acknowledgement or a segment arrives, ingress (what the logger has, and what is noted). Both take from `held` and
- * advance `stable` and `server.ack`. If they meet, either may be remembered as less, and in lazy an ACK be
- * missing; the client's next segment mends that, and nothing is ever more than the truth.
+ * `log` of a flow has two writers: egress (what the server's TCP has, what is deferred, the read cursor) and, when an
+ * acknowledgement or a segment arrives, ingress (what the logger has, and the read cursor). Both take from
+ * `deferred` and advance `stable` and `server.ack`. If they meet, either may be remembered as less, and in lazy an
+ * ACK be missing; the client's next segment mends that, and nothing is ever more than the truth.
  */
 #pragma once
 
@@ -186,7 +186,7 @@ __noinline int withholds_ack(struct flow *f, const struct packet *p, __u32 previ
 	if (!l || !f || !p)
 		return false;
 	__u32 edge = ack + (window << (f->server.window_scale & 15));
-	if (f->log.note && after(p->ack, f->log.stable))
+	if (f->log.read_cursor && after(p->ack, f->log.stable))
 		f->log.early_ack_ns = bpf_ktime_get_ns();
 	bool useless = after(p->ack, previous) && ack == f->server.ack && !after(edge, f->server.rcv_wnd_edge);
 	/* A server that repeats itself answers a client that does: it is told what it can be, or it
@@ -228,7 +228,7 @@ __noinline int egress_clamped(struct __sk_buff *skb, struct flow *f, const struc
 		return TCX_DROP;
 	__u32 previous = f->log.ack, edge = p->ack + window_of(p, f->server.window_scale);
 	observe_server_ack(skb, f, p, o, edge);
-	hear_note(f);
+	advance_stable(f);
 	advance_snd_nxt(f, p->seq + sequence_len(p));
 	if (o->timestamps)
 		f->server.tsval = option_tsval(sc->header.tcp, o);

@@ -45,15 +45,15 @@ static __always_inline void control_splice(struct service *s, struct flow *f, co
 	f->log.rcv_wnd_edge = c->instream + 1;
 	f->log.block_count = 0;
 	f->log.deferred_count = 0;
-	f->log.note = 0;
+	f->log.read_cursor = 0;
 	f->log.all_acked = 0;
 	f->given_ns = bpf_ktime_get_ns();
 	f->incarnation = s->incarnation; /* last: from here on its packets may pass */
 }
 
 /* The new server's socket was made at the numbers that the client knows: there is nothing to translate but
- * acknowledgements of what the client had been told before. What it has read is noted, and its notes are with the
- * logger: it has waited for that before it told where it stands. A client that has sent no more is not ahead. */
+ * acknowledgements of what the client had been told before. The determinants of its reads are stable: it has waited for
+ * that before it told where it stands. A client that has sent no more has no bytes beyond `stable`. */
 static __always_inline void control_graft(struct service *s, struct flow *f, const struct control *c)
 {
 	control_splice(s, f, c);
@@ -110,11 +110,11 @@ static long begin_count(struct bpf_map *map, const void *key, void *value, void 
 }
 
 /* No process is left that could write it. */
-static long free_note(struct bpf_map *map, const void *key, void *value, void *context)
+static long free_cursor(struct bpf_map *map, const void *key, void *value, void *context)
 {
-	struct note *n = value;
-	n->taken = 0;
-	n->flow_id = 0;
+	struct read_cursor *cursor = value;
+	cursor->state = 0;
+	cursor->flow_id = 0;
 	return 0;
 }
 
@@ -207,8 +207,8 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		s->recovering = 1;
 		s->incarnation++;
 		s->gated = 0;
-		if (s->notes)
-			bpf_for_each_map_elem(&notes, free_note, NULL, 0);
+		if (s->read_cursors)
+			bpf_for_each_map_elem(&read_cursors, free_cursor, NULL, 0);
 		return 0;
 	case CONTROL_RECOVERED:
 		s->recovering = 0;

@@ -16,7 +16,7 @@
  *   flow on its first server, the first RST     -> dropped: the kernel may not have found its socket
  *     before a word, to a client that has
  *     spoken
- *   flow on its first server                    -> noted; the head of a turn is recorded
+ *   flow on its first server                    -> observed; the head of a turn is recorded
  *   flow being spliced, SYN-ACK                 -> delta_seq and the timestamp offset follow from
  *                                                  it; the packet itself becomes the client's
  *                                                  third ACK and goes back up the stack
@@ -268,7 +268,7 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct service *
 		bool clamps = linked(s, f) && !(p->flags & TCP_RST);
 		if (clamps) {
 			observe_server_ack(skb, f, p, o, edge); /* first, see there */
-			hear_note(f);
+			advance_stable(f);
 		}
 		__u32 ack = clamped(s, f, p->ack);
 		__u16 window = window_up_to(f, edge, ack);

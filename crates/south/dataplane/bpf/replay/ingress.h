@@ -14,7 +14,7 @@
  *   segment of no known connection              -> the server's TCP (which resets it), but dropped
  *                                                  while a recovery is under way: it may belong
  *                                                  to a connection that is being recovered
- *   flow whose server is gone (gated)           -> note what the client has acknowledged, record
+ *   flow whose server is gone (gated)           -> observe what the client has acknowledged, record
  *                                                  what it sends, drop
  *   flow, segment with payload or FIN           -> recorded first; no room, no delivery
  *   flow on its first server                    -> the server's TCP

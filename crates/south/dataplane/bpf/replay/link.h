@@ -157,9 +157,10 @@ static __always_inline bool wrap(struct __sk_buff *skb, struct scratch *sc, cons
 	       !bpf_skb_store_bytes(skb, ETH_HLEN + sizeof(ip), &udp, sizeof(udp), 0);
 }
 
-/* What the copy of a segment takes with it through the stack, in skb->cb: also where the newest head ended (or
- * how far before it all is noted, or how far behind it the client has heard a dead host), and if it is one itself, how many bytes of payload it is to keep, and in the
- * high half how many it is to have, with those that come by the ring. */
+/* What the copy of a segment takes with it through the stack, in skb->cb. CB_AFTER: where the newest head ended, or the
+ * distance of the read cursor before the segment, or how far beyond the segment's acknowledgement the client has received
+ * the output of a dead host. CB_KEEP, of a head: in the low half the bytes of payload to keep, in the high half the bytes
+ * that the head has, with the bytes that come by the ring. */
 enum { CB_FLOW_LOW, CB_FLOW_HIGH, CB_FLAGS, CB_AFTER, CB_KEEP };
 /* Above the flags of a head: how far the client had sent when the response began, from the acknowledgement on. The
  * copy has that behind its payload. */
@@ -229,20 +230,20 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 		lose_protection(s, key, f, UNPROTECTED_MIRROR_LOST);
 		return true;
 	}
-	__u32 kind, after = f->verify.heads_to, noted;
-	struct note *n = s->notes ? note_of(f) : NULL;
-	if (s->notes && !n)
-		n = find_note(key, f);
-	if (n && noted_up_to(f, n, &noted)) {
-		advance(&f->log.stable, noted);
-		if (is_left_to_notes(s, f, n, p, now))
+	__u32 kind, after = f->verify.heads_to, cursor_seq;
+	struct read_cursor *cursor = s->read_cursors ? cursor_of(f) : NULL;
+	if (s->read_cursors && !cursor)
+		cursor = find_cursor(key, f);
+	if (cursor && read_up_to(f, cursor, &cursor_seq)) {
+		advance(&f->log.stable, cursor_seq);
+		if (is_mirror_skipped(s, f, cursor, p, now))
 			return true;
 	}
-	/* Also when nothing is noted any more: there may have been no copy of what was. */
-	noted = before(p->seq, f->log.stable) ? p->seq : f->log.stable;
-	if (f->log.note && p->seq - noted <= 0xffff) {
+	/* Also without a cursor by now: bytes before the former cursor may have no copy. */
+	cursor_seq = before(p->seq, f->log.stable) ? p->seq : f->log.stable;
+	if (f->log.read_cursor && p->seq - cursor_seq <= 0xffff) {
 		kind = SEGMENT_NOTED;
-		after = p->seq - noted;
+		after = p->seq - cursor_seq;
 	} else if (is_doubted(f, p)) {
 		kind = SEGMENT_DOUBTED;
 		after = received_beyond_ack(f, p);

@@ -121,10 +121,10 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, NOTES);
+	__uint(max_entries, READ_CURSORS);
 	__type(key, __u32);
-	__type(value, struct note);
-} notes SEC(".maps");
+	__type(value, struct read_cursor);
+} read_cursors SEC(".maps");
 
 /* TCP headers of the SYN-ACKs that wait for the logger, by connection. */
 struct {

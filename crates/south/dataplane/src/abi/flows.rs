@@ -189,7 +189,7 @@ impl From<log_half> for LogHalf {
             copied: SeqNumber(raw.copied),
             copied_ns: raw.copied_ns,
             early_ack_ns: raw.early_ack_ns,
-            is_noted: raw.note != 0,
+            has_read_cursor: raw.read_cursor != 0,
             all_acked: raw.all_acked != 0,
             ranges: ranges(&raw.ranges, raw.range_count),
             blocks: ranges(&raw.blocks, raw.block_count),

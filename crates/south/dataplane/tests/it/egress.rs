@@ -121,7 +121,7 @@ fn half_open_connection_of_dead_server_is_silent() {
 }
 
 #[test]
-fn the_first_server_is_noted() {
+fn first_server_is_observed() {
     for (c, s) in [(1000, 5000), (u32::MAX - 2, u32::MAX - 2)] {
         let mut both = Both::numbered(c, s, false).open();
         let (c, s) = (both.c + 1, both.s + 1);

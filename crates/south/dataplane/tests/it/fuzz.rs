@@ -68,7 +68,7 @@ struct World<'k> {
     which: usize,
     /// How often a client was heard of whose connection was restored, or needed to be no more.
     heard: u32,
-    /// How many segments were left to notes.
+    /// How many segments were not mirrored.
     left: u64,
 }
 
@@ -252,7 +252,7 @@ impl World<'_> {
         };
         let out = self.both.ingress(spec.packet(client, server));
         self.both.copies();
-        self.both.notes();
+        self.both.frames();
         self.both.events();
         drop(out);
     }
@@ -351,7 +351,7 @@ fn agree_on_any_history(
         }
         if link.is_some() {
             *reached.borrow_mut().entry("restored").or_insert(0) += u64::from(world.heard);
-            *reached.borrow_mut().entry("left to notes").or_insert(0) += world.left;
+            *reached.borrow_mut().entry("mirror skipped").or_insert(0) += world.left;
         }
         Ok(())
     };

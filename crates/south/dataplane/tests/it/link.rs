@@ -179,7 +179,10 @@ impl Linked {
         let third = segment(self.both.c + 1, self.both.s + 1).timestamps(11, 900);
         assert_eq!(self.both.client(third).verdict, Verdict::Next);
         assert_eq!(self.both.flow().id, FlowId(1));
-        assert!(self.both.notes().is_empty(), "the ring holds no handshakes");
+        assert!(
+            self.both.frames().is_empty(),
+            "the ring holds no handshakes"
+        );
         let copies = self.both.copies();
         let payload = self.payload(&copies[0]);
         let view = SegmentView::parse(&payload).unwrap();

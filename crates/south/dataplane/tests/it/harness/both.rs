@@ -14,8 +14,10 @@ use south_model::{
 use wire::{ChecksumState, FlowId, FlowKey, IpPacket, Segment, SeqNumber};
 
 use super::{
-    kernel::{Kernel, Leased, Note, carried, linked_digesting_settings, linked_settings, settings},
-    seen::{as_note, model_counters},
+    kernel::{
+        Kernel, Leased, RingFrame, carried, linked_digesting_settings, linked_settings, settings,
+    },
+    seen::{as_frame, model_counters},
     segments::*,
 };
 
@@ -93,7 +95,7 @@ pub(crate) struct Both {
     pub(crate) s: SeqNumber,
     /// Nobody reads the mirror ring: it fills.
     pub(crate) logger_hangs: bool,
-    notes: Vec<Note>,
+    frames: Vec<RingFrame>,
     events: Vec<south_model::EventKind>,
     /// Each with what has left for it, if that had to be seen at once.
     copies: Vec<(south_model::Copy, Option<Packet>)>,
@@ -150,7 +152,7 @@ impl Both {
                 max_half_open: 16_384,
                 endpoints: settings.addresses.clone(),
                 link: settings.link,
-                notes: settings.notes,
+                read_cursors: settings.read_cursors,
             },
             now(),
         );
@@ -163,7 +165,7 @@ impl Both {
             c: SeqNumber(0),
             s: SeqNumber(0),
             logger_hangs: false,
-            notes: Vec::new(),
+            frames: Vec::new(),
             events: Vec::new(),
             copies: Vec::new(),
         }
@@ -390,10 +392,10 @@ impl Both {
 
     // The log link.
 
-    /// A process of the service says how far it has noted the connection with these ends.
-    pub(crate) fn note(&mut self, key: FlowKey, isn: SeqNumber, seq: SeqNumber) {
-        if self.kernel.note(key, isn, seq) {
-            self.model.note(key, isn, seq);
+    /// A process of the service says how far it has read the connection with these ends.
+    pub(crate) fn advance_cursor(&mut self, key: FlowKey, isn: SeqNumber, seq: SeqNumber) {
+        if self.kernel.advance_cursor(key, isn, seq) {
+            self.model.advance_read_cursor(key, isn, seq);
         }
     }
 
@@ -473,8 +475,8 @@ impl Both {
     }
 
     /// The mirror frames since the last call.
-    pub(crate) fn notes(&mut self) -> Vec<Note> {
-        std::mem::take(&mut self.notes)
+    pub(crate) fn frames(&mut self) -> Vec<RingFrame> {
+        std::mem::take(&mut self.frames)
     }
 
     /// The events since the last call.
@@ -520,16 +522,16 @@ impl Both {
         assert_eq!(seen, wanted_seen, "events of kernel and model");
         self.events.extend(wanted.iter().map(|event| event.kind));
         if !self.logger_hangs {
-            let notes = self.kernel.take_notes();
+            let frames = self.kernel.take_frames();
             let wanted: Vec<_> = std::iter::from_fn(|| self.model.take_mirror()).collect();
-            let wanted: Vec<_> = wanted.into_iter().map(as_note).collect();
-            let without_room = |note: &Note| Note {
+            let wanted: Vec<_> = wanted.into_iter().map(as_frame).collect();
+            let without_room = |frame: &RingFrame| RingFrame {
                 room: 0,
-                ..note.clone()
+                ..frame.clone()
             };
-            let seen: Vec<_> = notes.iter().map(without_room).collect();
+            let seen: Vec<_> = frames.iter().map(without_room).collect();
             assert_eq!(seen, wanted, "mirror frames of kernel and model");
-            self.notes.extend(notes);
+            self.frames.extend(frames);
         }
         let counters = self.kernel.plane().counters().expect("readable").named();
         for (name, wanted) in model_counters(&self.model) {

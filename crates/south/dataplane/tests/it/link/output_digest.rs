@@ -85,11 +85,13 @@ fn digest_of_a_long_answer_comes_with_the_one_of_its_beginning() {
     linked.said();
     let before = linked.both.flow().digest.now;
     linked.hears(9, 501, b"more");
-    linked.both.notes();
+    linked.both.frames();
     linked.tells(501, &noise(150_000));
-    let notes = linked.both.notes();
-    let told = notes.iter().filter(|note| note.kind == FrameKind::Digest);
-    let told = told.map(|note| Digest::from_bytes(note.packet[..].try_into().expect("a digest")));
+    let frames = linked.both.frames();
+    let told = frames
+        .iter()
+        .filter(|frame| frame.kind == FrameKind::Digest);
+    let told = told.map(|frame| Digest::from_bytes(frame.packet[..].try_into().expect("a digest")));
     let told: Vec<Digest> = told.collect();
     assert_eq!(told[0], before);
     assert_eq!(told.len(), 3, "{told:?}");
