@@ -1,22 +1,22 @@
 //! The loggers on other machines: which of them is in use, whether it lives, and what is said to it.
 //!
 //! A logger is in use when three things are there: its control stream ([`LoggerClient`]), the keys
-//! that it gave, and its answers to our probes ([`probing`]), which also show the data plane the way
+//! that it gave, and its answers to our probes ([`prober`]), which also show the data plane the way
 //! to it. It is lost when one of the two is missing for longer than the operator allows. Then the
 //! next in the list is tried, and all of them again each second; but with `--on-logger-loss=hold` only
 //! the same one, because it alone has the records of the connections that wait.
 //!
 //! What is to be done about it is told as [`News`] and done by `service::link`.
 
-mod checking;
-mod dialing;
+mod attachment;
+mod dial;
 mod frames;
-mod probing;
-mod reaching;
+mod liveness;
+mod preflight;
+mod prober;
 mod session;
-mod surveying;
-mod unconfirmed;
-mod watching;
+mod survey;
+mod unconfirmed_frames;
 
 use std::{
     collections::VecDeque,
@@ -31,11 +31,11 @@ use protocol::{DigestSeed, link::LinkKeys};
 use rustix::event::{PollFd, PollFlags};
 
 pub(crate) use self::{
-    checking::check,
-    dialing::Asks,
-    surveying::{Patience, Survey},
+    dial::Asks,
+    preflight::check,
+    survey::{Patience, Survey},
 };
-use self::{dialing::Dialing, frames::Frames, session::Session};
+use self::{dial::Dialing, frames::Frames, session::Session};
 use crate::{
     config::{LinkConfig, OnLoggerLoss},
     error::{ServeError, SystemContext},

@@ -10,7 +10,7 @@ use protocol::{
 };
 use rand::Rng as _;
 
-use super::unconfirmed::Unconfirmed;
+use super::unconfirmed_frames::Unconfirmed;
 use crate::{error::ServeError, logger_client::LoggerClient};
 
 /// Bytes of frames that may wait for the logger; more wait in the ring.

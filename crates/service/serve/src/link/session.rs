@@ -7,7 +7,7 @@ use std::{
 
 use protocol::{DigestSeed, link::LinkKeys};
 
-use super::{PROBE_INTERVAL, REKEY, probing::Prober};
+use super::{PROBE_INTERVAL, REKEY, prober::Prober};
 use crate::{
     config::LinkConfig,
     logger_client::{Attached, LoggerClient},

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::{
     Link, RETRY, Refused,
-    dialing::{Dialed, Dialing},
+    dial::{Dialed, Dialing},
 };
 use crate::{
     clock,

@@ -9,8 +9,8 @@ use rand::Rng;
 
 use super::{
     Asks, PROBE_INTERVAL,
-    dialing::{Dialed, dial},
-    probing::Prober,
+    dial::{Dialed, dial},
+    prober::Prober,
     session::{mtu_of, unreachable_by_udp},
 };
 use crate::{

@@ -7,7 +7,7 @@ use protocol::{DigestSeed, control::Attach};
 
 use super::{
     Asks, LOOK_AT_KEYS, Link, News, RETRY, Refused,
-    dialing::{Dialed, Dialing},
+    dial::{Dialed, Dialing},
     session::Session,
 };
 use crate::{
