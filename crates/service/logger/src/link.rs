@@ -18,15 +18,15 @@
 
 mod acks;
 mod flows;
-mod following;
 mod outbox;
 pub(crate) mod progress;
+mod replica_feed;
 mod session;
 mod sessions;
-mod unknown;
+mod unknown_flows;
 
-pub use following::Follower;
 pub use outbox::{Outbox, Outgoing, Peer};
+pub use replica_feed::Follower;
 pub use session::{AckPolicy, LinkStatistics, Session};
 pub(crate) use sessions::Attachment;
 pub use sessions::{Forgotten, Greeting, Inherited, NotYet, SILENCE, Sessions};

@@ -13,18 +13,18 @@ use protocol::{
 };
 use wire::FlowId;
 
-mod closing;
+mod closed_window;
 mod determinants;
-mod releasing;
 mod renewal;
 mod requests;
-mod restoring;
+mod restoration;
 mod segments;
+mod truncation;
 
 use super::acks::Acks;
 use super::flows::{Flow, Flows};
 use super::outbox::{Outbox, Peer};
-use super::unknown::Unknown;
+use super::unknown_flows::Unknown;
 use super::{Greeting, MAX_EMBRYOS};
 use crate::durable::entry::{Change, Entry};
 use crate::ingest::{Ingest, Notice};
