@@ -26,10 +26,10 @@ mod sessions;
 mod unknown_flows;
 
 pub use outbox::{Outbox, Outgoing, Peer};
-pub use replica_feed::Follower;
+pub use replica_feed::ReplicaFeed;
 pub use session::{AckPolicy, LinkStatistics, Session};
 pub(crate) use sessions::Attachment;
 pub use sessions::{Forgotten, Greeting, Inherited, NotYet, SILENCE, Sessions};
 
 /// The most connections of a session that have been opened and from which nothing has come.
-pub const MAX_EMBRYOS: usize = 65_536;
+pub const MAX_HALF_OPEN: usize = 65_536;
