@@ -20,13 +20,13 @@ mod acks;
 mod flows;
 mod outbox;
 pub(crate) mod progress;
-mod replica_feed;
+mod replication;
 mod session;
 mod sessions;
 mod unknown_flows;
 
 pub use outbox::{Outbox, Outgoing, Peer};
-pub use replica_feed::ReplicaFeed;
+pub use replication::Replication;
 pub use session::{AckPolicy, LinkStatistics, Session};
 pub(crate) use sessions::Attachment;
 pub use sessions::{Forgotten, Greeting, Inherited, NotYet, SILENCE, Sessions};

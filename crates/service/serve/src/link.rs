@@ -343,9 +343,9 @@ impl Link {
     }
 
     /// The logger in use is alive: the data plane has its acknowledgements.
-    pub(crate) fn on_sign_of_life(&mut self, now: Duration) {
+    pub(crate) fn on_activity(&mut self, now: Duration) {
         if let Some(session) = &mut self.session {
-            session.prober.on_sign_of_life(now);
+            session.prober.on_activity(now);
         }
     }
 

@@ -215,8 +215,8 @@ impl SouthSide {
         Ok(())
     }
 
-    /// Another host's output to the client has the digest `acked`; `turn` is of the output before the part that a replay
-    /// repeats. Of a flow that was restored, and has not been spliced since; else nothing changes.
+    /// Another host's output to the client has the digest `acked`; `turn` is of the output before the part that a
+    /// replay repeats. Of a flow that was restored, and has not been spliced since; else nothing changes.
     ///
     /// # Errors
     /// There is no such flow.

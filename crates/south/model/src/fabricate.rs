@@ -88,9 +88,9 @@ pub fn resets_to_client(key: FlowKey, flow: &Flow) -> Result<Vec<Vec<u8>>, EmitE
 
 /// A segment that makes the client's TCP tell its own numbers, where another host knew more of the client (RFC 9293
 /// 3.8.4, 3.10.7.4). The segment lies below the client's window, so TCP answers with an acknowledgement and changes
-/// nothing. The segment acknowledges everything before `server.ack`, with a zero window (FT-TCP IV.E.1). It has an octet
-/// that the client has (RFC 1122 4.2.3.6): its TSval may be older than the client's newest, and of such segments without
-/// an octet Linux answers one in half a second, or, from 6.14 on, none.
+/// nothing. The segment acknowledges everything before `server.ack`, with a zero window (FT-TCP IV.E.1). It has an
+/// octet that the client has (RFC 1122 4.2.3.6): its TSval may be older than the client's newest, and of such segments
+/// without an octet Linux answers one in half a second, or, from 6.14 on, none.
 ///
 /// # Errors
 /// None in practice: the segment has no payload.
@@ -133,8 +133,9 @@ pub fn window_update_ack(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError
     acknowledgement(key, flow, (flow.server.ack, room), flow.client.tsval)
 }
 
-/// Closes the window of a client that waits for a server (FT-TCP IV.E.1), and repeats the acknowledgement. The window may
-/// shrink by that (RFC 9293 3.8.6 asks senders to bear it). See [`crate::closed_window_ack`] for a client without a flow.
+/// Closes the window of a client that waits for a server (FT-TCP IV.E.1), and repeats the acknowledgement. The window
+/// may shrink by that (RFC 9293 3.8.6 asks senders to bear it). See [`crate::closed_window_ack`] for a client without a
+/// flow.
 ///
 /// # Errors
 /// None in practice: the segment has no payload.

@@ -7,8 +7,8 @@
 //! | our own, client space | translated, to the server's TCP |
 //! | SYN of a new connection | remembered as half-open, to the server; one that an earlier life has answered is
 //! dropped while a recovery is under way, and for a second |
-//! | first segment that acknowledges the server's SYN-ACK | the half-open connection becomes a flow; "opened" is recorded
-//! first: no room, no delivery |
+//! | first segment that acknowledges the server's SYN-ACK | the half-open connection becomes a flow; "opened" is
+//! recorded first: no room, no delivery |
 //! | of no known connection | the server's TCP (which resets it), but dropped while a recovery is under way: it may
 //! belong to a connection that is being recovered |
 //! | of a flow whose server is gone (gated) | what it shows of the client is observed, its bytes recorded;

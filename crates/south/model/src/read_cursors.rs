@@ -1,10 +1,10 @@
-//! Read cursors (`read_cursors.h`): with a log link, a server with state (north side) sends its determinants to the logger
-//! before any output that may depend on them. Bytes whose reads are stable there need no copy.
+//! Read cursors (`read_cursors.h`): with a log link, a server with state (north side) sends its determinants to the
+//! logger before any output that may depend on them. Bytes whose reads are stable there need no copy.
 //!
-//! The server's process keeps a read cursor for each connection ([`SouthSide::advance_read_cursor`]); `stable_seq` is at
-//! least that. A copy is left out of a segment that is short, is the next one, comes soon after a copy, where many come,
-//! and comes from a client whose earlier bytes are all answered and read, and that waits for no ACK. A retransmission was
-//! not answered, and is copied.
+//! The server's process keeps a read cursor for each connection ([`SouthSide::advance_read_cursor`]); `stable_seq` is
+//! at least that. A copy is left out of a segment that is short, is the next one, comes soon after a copy, where many
+//! come, and comes from a client whose earlier bytes are all answered and read, and that waits for no ACK. A
+//! retransmission was not answered, and is copied.
 
 use std::collections::BTreeMap;
 
@@ -92,8 +92,8 @@ impl Shared {
         }
     }
 
-    /// All before that is read, with stable determinants, if there is a cursor of this flow. A cursor that stays behind,
-    /// because another process goes on with the connection, is distrusted before its number comes round.
+    /// All before that is read, with stable determinants, if there is a cursor of this flow. A cursor that stays
+    /// behind, because another process goes on with the connection, is distrusted before its number comes round.
     fn read_up_to(&mut self, key: &FlowKey, flow: &Flow) -> Option<SeqNumber> {
         let cursor = self.read_cursors.of(key, flow);
         let cursor = cursor.filter(|cursor| cursor.is_found && flow.log.has_read_cursor)?;

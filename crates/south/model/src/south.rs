@@ -64,8 +64,8 @@ pub struct Settings {
     pub endpoints: Vec<SocketAddr>,
     /// The record is kept at the other end of a log link, not behind the ring.
     pub link: bool,
-    /// The server has state, and advances read cursors ([`SouthSide::advance_read_cursor`]). If no more segments come in
-    /// a tenth of a second, no copy is left out.
+    /// The server has state, and advances read cursors ([`SouthSide::advance_read_cursor`]). If no more segments come
+    /// in a tenth of a second, no copy is left out.
     pub read_cursors: Option<u32>,
 }
 

@@ -56,8 +56,8 @@ impl Flow {
         }
     }
 
-    /// Up to where the client is known to have received the outstream when this digest arrives. `speaks`: the client has
-    /// received all output of the digest.
+    /// Up to where the client is known to have received the outstream when this digest arrives. `speaks`: the client
+    /// has received all output of the digest.
     pub(super) fn received_up_to(&self, digest: &Digest, speaks: Option<SeqNumber>) -> SeqNumber {
         match speaks {
             Some(_) => digest.next,

@@ -313,8 +313,8 @@ impl Session {
         self.active_at = Some(now);
     }
 
-    /// When its service last gave a sign of life: a datagram with a right tag, or [`Session::on_activity`]. `None` since
-    /// the log was read.
+    /// When its service last gave a sign of life: a datagram with a right tag, or [`Session::on_activity`]. `None`
+    /// since the log was read.
     #[must_use]
     pub const fn active_at(&self) -> Option<Duration> {
         self.active_at

@@ -28,8 +28,8 @@ impl UnknownFlows {
         true
     }
 
-    /// Whether to report this number now, of a flow whose service usually gets another message: only if the number still
-    /// comes an interval later. Segments may overtake that message, or be under way when the message arrives.
+    /// Whether to report this number now, of a flow whose service usually gets another message: only if the number
+    /// still comes an interval later. Segments may overtake that message, or be under way when the message arrives.
     pub(super) fn is_repeated(&mut self, flow_low: u32, now: Duration) -> bool {
         let came_before = self.reported.contains_key(&flow_low);
         self.is_due(flow_low, now) && came_before

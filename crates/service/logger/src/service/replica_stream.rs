@@ -3,7 +3,7 @@
 use protocol::control::{Edition, Response};
 
 use super::{Service, client::ClientError};
-use crate::link::ReplicaFeed;
+use crate::link::Replication;
 
 impl Service {
     /// Somebody wants to hear what the processes of a service are told.
@@ -14,16 +14,18 @@ impl Service {
         edition: Option<Edition>,
         streams: &[(u32, u64)],
     ) {
-        self.clients[at].replica_feed = Some(ReplicaFeed::new(service, edition, streams));
+        self.clients[at].replication = Some(Replication::new(service, edition, streams));
     }
 
     /// The connections of the service that a client replicates.
     pub(super) fn connections_followed(&mut self, at: usize) -> Result<(), ClientError> {
         let client = &mut self.clients[at];
-        let Some(feed) = &client.replica_feed else {
+        let Some(replication) = &client.replication else {
             return Err(ClientError::OutOfOrder);
         };
-        let session = self.sessions.followed(feed.service(), client.key_name());
+        let session = self
+            .sessions
+            .followed(replication.service(), client.key_name());
         let none = || {
             vec![Response::Connections {
                 connections: Vec::new(),
@@ -37,19 +39,19 @@ impl Service {
     }
 
     /// Sends new determinants to the replicas, as fast as they read.
-    pub(super) fn feed_replicas(&mut self) {
+    pub(super) fn send_to_replicas(&mut self) {
         for client in &mut self.clients {
-            let Some(mut feed) = client.replica_feed.take() else {
+            let Some(mut replication) = client.replication.take() else {
                 continue;
             };
             while client.wants_read()
-                && let Some(message) = feed.next(&self.sessions, client.key_name())
+                && let Some(message) = replication.next(&self.sessions, client.key_name())
             {
                 if client.say(&message).is_err() {
                     break; // it is found to be gone when it is read from
                 }
             }
-            client.replica_feed = Some(feed);
+            client.replication = Some(replication);
         }
     }
 }

@@ -271,7 +271,7 @@ impl Service {
     pub(super) fn dismiss(&mut self, at: usize, why: &ClientError, tell: &mut dyn FnMut(&Event)) {
         let client = self.clients.swap_remove(at);
         let Some(instance) = client.instance else {
-            if client.over.is_none() && client.asks.is_none() && client.replica_feed.is_none() {
+            if client.over.is_none() && client.asks.is_none() && client.replication.is_none() {
                 let refused = self
                     .refusals
                     .refused(client.remote, why.to_string(), Instant::now());

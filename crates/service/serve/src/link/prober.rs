@@ -140,7 +140,7 @@ impl Prober {
     }
 
     /// The logger has given a sign of life in another way.
-    pub(crate) fn on_sign_of_life(&mut self, now: Duration) {
+    pub(crate) fn on_activity(&mut self, now: Duration) {
         self.answered_at = now;
         self.unanswered = None;
     }
@@ -178,7 +178,7 @@ impl Prober {
         let Some((at, size)) = self.outstanding.remove(&probed.counter) else {
             return false; // answered already, or too late
         };
-        self.on_sign_of_life(now);
+        self.on_activity(now);
         self.answered += 1;
         self.round_trip = Some(now.saturating_sub(at));
         if Some(size) == self.mtu {

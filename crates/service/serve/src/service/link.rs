@@ -80,7 +80,7 @@ impl Service {
                 .replace(acks)
                 .is_some_and(|before| before != acks)
             {
-                link.on_sign_of_life(now);
+                link.on_activity(now);
             }
         } else {
             self.link_acks = None;

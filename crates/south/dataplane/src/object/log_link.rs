@@ -105,7 +105,8 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// The read cursors of a server with state (`read_cursors.h`): a map that its processes are to map into their memory.
+    /// The read cursors of a server with state (`read_cursors.h`): a map that its processes are to map into their
+    /// memory.
     #[must_use]
     pub fn read_cursors(&self) -> BorrowedFd<'_> {
         self.maps.read_cursors.as_fd()

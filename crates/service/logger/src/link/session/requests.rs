@@ -218,8 +218,8 @@ impl Session {
         self.log_outcome(flow, outcome, Some(Change::Outstream(head)), out);
     }
 
-    /// Logs the outcome of a record; `change` if that has grown. A log that is read may find memory where there was none:
-    /// so the end of a record has an entry of its own.
+    /// Logs the outcome of a record; `change` if that has grown. A log that is read may find memory where there was
+    /// none: so the end of a record has an entry of its own.
     fn log_outcome(
         &mut self,
         flow: FlowId,

@@ -86,7 +86,7 @@ fn silence_is_counted_from_the_first_question_that_is_not_answered() {
     assert!(!prober.due(ms(1000)).is_empty());
     assert!(!prober.due(ms(1100)).is_empty());
     assert_eq!(prober.silence(ms(1500)), ms(500));
-    prober.on_sign_of_life(ms(1600));
+    prober.on_activity(ms(1600));
     assert_eq!(prober.silence(ms(1700)), ms(0));
     assert!(prober.answered_since(ms(1599)) && !prober.answered_since(ms(1600)));
 }

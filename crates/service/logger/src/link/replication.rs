@@ -11,7 +11,7 @@ const PIECE_BYTES: usize = 64 << 10;
 
 /// The stream to one hot standby.
 #[derive(Debug)]
-pub struct ReplicaFeed {
+pub struct Replication {
     service: String,
     /// The edition that it has, and the lengths of its streams.
     edition: Option<Edition>,
@@ -20,7 +20,7 @@ pub struct ReplicaFeed {
     knows_edition: bool,
 }
 
-impl ReplicaFeed {
+impl Replication {
     /// Of this service. It has streams of these lengths already.
     #[must_use]
     pub fn new(service: String, edition: Option<Edition>, streams: &[(u32, u64)]) -> Self {
