@@ -13,7 +13,7 @@ use lab::pcap::Packet;
 use lab::{Capture, Host, Lab};
 use protocol::control::{RecordSummary, Recorded, Resume};
 use protocol::link::{Handshake, SynOptions};
-use south_model::{closed_window_ack, restored_flow, word_to_client};
+use south_model::{closed_window_ack, restored_flow, window_update_ack};
 use wire::{Flags, FlowId, FlowKey, IpPacket, Segment, SeqNumber, Timestamps};
 
 /// What the next server has room for, bytes.
@@ -157,8 +157,8 @@ impl Orphaned {
         let mut flow = restored_flow(&self.recorded, &self.summary, 0);
         let elapsed = u32::try_from(self.since.elapsed().as_millis()).expect("seconds");
         flow.server.tsval = flow.server.tsval.wrapping_add(elapsed);
-        flow.splice.edge = flow.server.ack + WINDOW_BYTES;
-        let word = word_to_client(self.recorded.beginning.key, &flow);
+        flow.splice.rcv_wnd_edge = flow.server.ack + WINDOW_BYTES;
+        let word = window_update_ack(self.recorded.beginning.key, &flow);
         self.holder.send(&word.expect("a packet"));
     }
 

@@ -3,9 +3,9 @@
 use rand::Rng;
 use recovery::{Action, Beginning, Candidate, Segment, SplicePoint, Stage};
 use south_model::{
-    DEFAULT_FIELDS, Digest, Flow, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, call_to_client,
-    expectations, fabricated_syn, no_room_for_client, replayed_segment, resets_to_client,
-    window_update, word_to_client,
+    DEFAULT_FIELDS, Digest, Flow, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, expectations,
+    fabricated_syn, keepalive_probe, replayed_segment, resets_to_client, window_update,
+    window_update_ack, zero_window_ack,
 };
 use wire::{EmitError, FlowId, FlowKey};
 
@@ -72,7 +72,7 @@ impl Driver {
             Action::Splice { key, flow, point } => {
                 if let Some(before) = self.recovery.output_before(flow) {
                     let south = &mut context.node.south;
-                    let _ = south.said_before(key, flow, before.said, before.turn); // gone: as well
+                    let _ = south.inherit_digest(key, flow, before.said, before.turn); // gone: as well
                 }
                 splice(key, flow, point, context)?;
                 if let Some(digest) = self.recovery.compared_first(flow) {
@@ -88,13 +88,13 @@ impl Driver {
                 }
                 context.node.hand_over();
             }
-            Action::ProbeClient { key, flow } => call(key, flow, context)?,
+            Action::ProbeClient { key, flow } => probe_client(key, flow, context)?,
             Action::ListWaiting => self.list_waiting(context),
             Action::ZeroWindow { key, flow } => {
-                to_client(key, flow, no_room_for_client, context)?;
+                to_client(key, flow, zero_window_ack, context)?;
             }
             Action::UpdateWindow { key, flow } => {
-                to_client(key, flow, word_to_client, context)?;
+                to_client(key, flow, window_update_ack, context)?;
             }
             Action::RepeatSyn { key, flow } => self.send_syn(key, flow, context)?,
             Action::Replay { key, flow, segment } => self.replay(key, flow, segment, context)?,
@@ -304,8 +304,12 @@ fn forget(key: FlowKey, id: FlowId, context: &mut Context<'_>) -> Result<(), Vio
     Ok(())
 }
 
-pub(crate) fn call(key: FlowKey, id: FlowId, context: &mut Context<'_>) -> Result<(), Violation> {
-    to_client(key, id, call_to_client, context)
+pub(crate) fn probe_client(
+    key: FlowKey,
+    id: FlowId,
+    context: &mut Context<'_>,
+) -> Result<(), Violation> {
+    to_client(key, id, keepalive_probe, context)
 }
 
 /// A segment of ours to a client, made from its flow.

@@ -81,10 +81,10 @@ impl Node {
             digests: setup.digests.map(|rate| digests(rate, rng)),
             mirror_capacity: setup.mirror_capacity,
             max_flows: 64,
-            max_embryos: 64,
+            max_half_open: 64,
             endpoints: endpoints(),
             link: link.is_some(),
-            notes: setup.north.and_then(|north| north.spare_copies),
+            read_cursors: setup.north.and_then(|north| north.spare_copies),
         };
         Self {
             host: Host::new(&addresses, setup.mtu, rng.random()),
@@ -184,9 +184,9 @@ impl Node {
                 self.to_logger
                     .extend(self.south.wrap(&copy).map(|packet| packet.bytes));
             }
-            while let Some(said) = self.south.take_said() {
-                checker.leaves(&said.bytes, false)?;
-                self.leaving.push(said.bytes);
+            while let Some(sent) = self.south.take_sent() {
+                checker.leaves(&sent.bytes, false)?;
+                self.leaving.push(sent.bytes);
             }
             match verdict {
                 Verdict::Next => {

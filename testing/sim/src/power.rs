@@ -6,7 +6,7 @@ use south_model::{Restored, restored_flow};
 
 use crate::{
     MS, SECOND,
-    actions::call,
+    actions::probe_client,
     driver::{Context, Driver, time},
     invariants::{InvariantChecker, Violation},
     link::Remote,
@@ -106,7 +106,7 @@ impl Power {
             flow.log.stateful = node.north.is_some();
             flow.log.doubt = flow.log.doubt.filter(|_| node.setup.doubts);
             if node.setup.trusts_silence {
-                flow.log.restored = Restored::Told;
+                flow.log.restored = Restored::GapKnown;
             }
             node.south.restore(recorded.beginning.key, flow);
         }
@@ -123,7 +123,7 @@ impl Power {
         };
         for (recorded, _) in &records {
             let beginning = &recorded.beginning;
-            call(beginning.key, beginning.flow, &mut context)?;
+            probe_client(beginning.key, beginning.flow, &mut context)?;
         }
         Ok(())
     }

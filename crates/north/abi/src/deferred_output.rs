@@ -43,6 +43,7 @@ impl DeferredOutput {
         start: 0,
     };
 
+    /// Whether no output waits.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {

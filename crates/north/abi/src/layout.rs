@@ -227,6 +227,7 @@ pub struct Settled(AtomicU64);
 impl Settled {
     const NUMBER: u64 = u32::MAX as u64;
 
+    /// The number now: at least 1.
     #[must_use]
     pub fn number(&self) -> u32 {
         Self::of(self.0.load(Ordering::Acquire))

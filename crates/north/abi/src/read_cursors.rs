@@ -1,5 +1,5 @@
 //! Read cursors: how far each connection was read with stable determinants. The data plane need not mirror these bytes.
-//! The layout is `struct note` in `notes.h` of the data plane; a test compares the two.
+//! The layout is `struct read_cursor` of the data plane (`intf/read_cursor.h`); a test compares the two.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -139,6 +139,7 @@ fn implied_length(call: Call, outcome: i64) -> u64 {
 }
 
 impl<'a> Record<'a> {
+    /// The header that precedes the payload in the log.
     #[must_use]
     pub fn header(&self) -> Header {
         Header {
@@ -176,6 +177,7 @@ pub struct Records<'a> {
 }
 
 impl<'a> Records<'a> {
+    /// The records of `bytes`, from the first byte on.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }

@@ -92,6 +92,7 @@ impl Criu {
         Self { path }
     }
 
+    /// Path of the executable.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

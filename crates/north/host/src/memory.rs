@@ -241,6 +241,7 @@ impl Memory {
         })
     }
 
+    /// Random number of the record.
     #[must_use]
     pub fn record(&self) -> u64 {
         self.page().record.load(Ordering::Relaxed)

@@ -49,7 +49,7 @@ impl From<Notice> for Response {
 pub struct Ingest {
     /// The record.
     pub journal: Journal,
-    /// What is to be told, oldest first.
+    /// Messages to the service, oldest first.
     pub notices: VecDeque<Notice>,
     /// Frames taken.
     pub frames: u64,
@@ -111,8 +111,8 @@ impl Ingest {
             FrameKind::Barrier { token } => self.notices.push_back(Notice::Drained(token)),
             FrameKind::Instream => self.instream(&frame),
             FrameKind::Outstream { from, asked } => match head(&frame, from, asked) {
-                Some(said) => {
-                    self.outstream(frame.flow_id, &said);
+                Some(head) => {
+                    self.outstream(frame.flow_id, &head);
                 }
                 None => self.malformed += 1,
             },
@@ -153,21 +153,21 @@ impl Ingest {
         }
     }
 
-    /// What the server said.
-    pub(crate) fn outstream(&mut self, flow: FlowId, said: &OutstreamSegment<'_>) -> Outcome {
-        let recorded = self.journal.outstream(flow, said);
+    /// A head of a response.
+    pub(crate) fn outstream(&mut self, flow: FlowId, head: &OutstreamSegment<'_>) -> Outcome {
+        let recorded = self.journal.outstream(flow, head);
         self.changes(flow, recorded)
     }
 
-    /// What the server has said so far. The client has heard what lies before `heard`; if it has heard all, it speaks
+    /// The digest of the output so far. The client has received the output before `received`; if that is all, it speaks
     /// then, if known.
     pub(crate) fn digest(
         &mut self,
         flow: FlowId,
         digest: Digest,
-        (heard, speaks): (SeqNumber, Option<SeqNumber>),
+        (received, speaks): (SeqNumber, Option<SeqNumber>),
     ) -> Outcome {
-        let recorded = self.journal.mark(flow, mark_of(digest), (heard, speaks));
+        let recorded = self.journal.mark(flow, mark_of(digest), (received, speaks));
         self.changes(flow, recorded)
     }
 

@@ -18,18 +18,18 @@
 
 mod acks;
 mod flows;
-mod following;
 mod outbox;
 pub(crate) mod progress;
+mod replication;
 mod session;
 mod sessions;
-mod unknown;
+mod unknown_flows;
 
-pub use following::Follower;
 pub use outbox::{Outbox, Outgoing, Peer};
+pub use replication::Replication;
 pub use session::{AckPolicy, LinkStatistics, Session};
 pub(crate) use sessions::Attachment;
 pub use sessions::{Forgotten, Greeting, Inherited, NotYet, SILENCE, Sessions};
 
 /// The most connections of a session that have been opened and from which nothing has come.
-pub const MAX_EMBRYOS: usize = 65_536;
+pub const MAX_HALF_OPEN: usize = 65_536;

@@ -257,7 +257,7 @@ impl Service {
             self.look_after_log(tell);
             self.tell_notices();
             self.answer_barriers();
-            self.tell_followers();
+            self.send_to_replicas();
             self.tell_kept();
             self.flush(tell);
             let now = Instant::now();

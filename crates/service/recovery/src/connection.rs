@@ -92,7 +92,7 @@ pub(crate) fn judge(
     if flow.is_silent() {
         return Verdict::Silent;
     }
-    if flow.log.restored == Restored::Untold {
+    if flow.log.restored == Restored::GapUnknown {
         return Verdict::Lose(LostReason::HoleUnknown);
     }
     // Output that a determinant log has replayed needs no comparison: the server sent only output that the log
@@ -217,7 +217,7 @@ fn incomparable(flow: &Flow, record: &RecordSummary, verify_head: u32) -> Option
         .find_map(|answer| {
             let since = |end: SeqNumber| end.distance_from(answer).unwrap_or(0);
             // The client may have bytes beyond a gap: the beginning of that response must be recorded, too.
-            let heard = since(flow.client.ack.max_seq(flow.log.heard)).min(verify_head);
+            let heard = since(flow.client.ack.max_seq(flow.log.client_received)).min(verify_head);
             let recorded = record.outstream_end.map_or(0, since);
             // The server's FIN takes a sequence number, and is no byte.
             (heard > recorded + 1).then_some(LostReason::NotComparable { heard, recorded })
@@ -250,10 +250,13 @@ fn first_repeated(flow: &Flow, record: &RecordSummary, mode: ReplayMode) -> Opti
 pub(crate) fn contradiction(flow: &Flow) -> LostReason {
     let at = flow.verify.diverged_at;
     let offset = at.0.wrapping_sub(flow.server.isn.0).wrapping_sub(1);
-    let unheard = flow.log.lacks.filter(|lacks| at.at_or_after(*lacks));
-    if let Some(lacks) = unheard.filter(|_| at.before(flow.log.heard)) {
+    let unheard = flow
+        .log
+        .unrecorded_from
+        .filter(|lacks| at.at_or_after(*lacks));
+    if let Some(lacks) = unheard.filter(|_| at.before(flow.log.client_received)) {
         LostReason::NotComparable {
-            heard: since(lacks, flow.log.heard),
+            heard: since(lacks, flow.log.client_received),
             recorded: 0,
         }
     } else if flow.verify.by_digest {
@@ -549,10 +552,11 @@ impl Connection {
             self.said = Some((said, now));
         }
         if let ConnectionStep::Replaying(replay) = &mut self.step {
-            replay.update(flow.splice.ack, flow.splice.edge, now);
+            replay.update(flow.splice.ack, flow.splice.rcv_wnd_edge, now);
             replay.compare(&flow.digest);
             replay.on_output(said, now);
-            let compares = |doubt: &Beginning| flow.compares_all_heard() && replay.compares(*doubt);
+            let compares =
+                |doubt: &Beginning| flow.compares_all_received() && replay.compares(*doubt);
             let doubt = self.doubt.filter(|doubt| !compares(doubt));
             replay.doubt(doubt, now);
         }
@@ -583,7 +587,7 @@ impl Connection {
         let read = flow.server.ack;
         let is_place = |at: &SeqNumber| at.after(read) && at.at_or_before(flow.client.nxt);
         let doubt = log.doubt.filter(|_| log.restored != Restored::Not);
-        let places = doubt.into_iter().chain([log.answered]).filter(is_place);
+        let places = doubt.into_iter().chain([log.former_ack]).filter(is_place);
         Some(Beginning {
             instream: places.fold(read, SeqNumber::max_seq),
             heard: flow.server.nxt,
@@ -605,7 +609,7 @@ impl Connection {
         let gates = &self.words.beginnings;
         let compares = |doubt: Beginning| {
             let mut later = gates.iter().filter(|gate| gate.instream.after(end));
-            flow.compares_all_heard() && later.any(|gate| gate.compares(doubt.heard))
+            flow.compares_all_received() && later.any(|gate| gate.compares(doubt.heard))
         };
         let gives = |doubt: Beginning| {
             end.before(doubt.instream) || self.lacks_end(doubt) || compares(doubt)

@@ -103,7 +103,7 @@ impl Recovery {
                     self.suspicion.clear(id); // whatever is still to be compared
                 }
                 let (lasted, answer) = (now.saturating_sub(*since), self.config.answer_timeout);
-                let ahead = flow.is_some_and(|f| f.log.ahead && !ended);
+                let ahead = flow.is_some_and(|f| f.log.snd_beyond_stable && !ended);
                 // The missing bytes would have come by now: another host had acknowledged these bytes.
                 if ahead && lasted >= answer {
                     return self.drop_connection(id, LostReason::ClientSilent);
@@ -420,7 +420,7 @@ fn pause(since: Duration, is_compared: bool, now: Duration, settle: Duration) ->
 /// The new server has repeated all output that can be compared.
 fn has_repeated_output(flow: &Flow) -> bool {
     flow.mode != Mode::Spliced
-        || !flow.digest.says_again()
+        || !flow.digest.is_repeating()
             && (SeqNumber(flow.splice.nxt.0.wrapping_add(flow.splice.delta_seq)))
                 .at_or_after(flow.verify.end)
 }

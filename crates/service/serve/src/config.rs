@@ -172,7 +172,7 @@ impl ServeConfig {
         verify == Verify::Hash
     }
 
-    /// If no more segments come in a tenth of a second, none is left to notes; `None`: there are no notes.
+    /// If no more segments come in a tenth of a second, each is mirrored; `None`: there are no read cursors.
     pub(crate) fn spare_copies(&self) -> Option<u32> {
         let link = self.link.as_ref().filter(|_| self.wrapped)?;
         Some(link.copies_per_second.div_ceil(10))

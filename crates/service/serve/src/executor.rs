@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, io, os::fd::AsFd, time::Duration};
 use dataplane::{DataplaneError, Space};
 use recovery::{Action, Cause, Count, Event as RecoveryEvent, GaveUp, Segment, SplicePoint, Stage};
 use south_model::{
-    Digest, Flow, call_to_client, expectations, fabricated_syn, no_room_for_client,
-    replayed_segment, resets_to_client, window_update, word_to_client,
+    Digest, Flow, expectations, fabricated_syn, keepalive_probe, replayed_segment,
+    resets_to_client, window_update, window_update_ack, zero_window_ack,
 };
 use supervise::{Pid, TcpState, destroy_socket, destroy_sockets};
 use wire::{FlowId, FlowKey, SeqNumber};
@@ -83,10 +83,10 @@ impl Service {
             Action::HandOver => self.hand_over_connections()?,
             Action::ProbeClient { key, flow } => self.probe_client(key, flow)?,
             Action::ListWaiting => self.list_waiting()?,
-            Action::ZeroWindow { key, flow } => {
-                self.send_to_client(key, flow, no_room_for_client)?
+            Action::ZeroWindow { key, flow } => self.send_to_client(key, flow, zero_window_ack)?,
+            Action::UpdateWindow { key, flow } => {
+                self.send_to_client(key, flow, window_update_ack)?
             }
-            Action::UpdateWindow { key, flow } => self.send_to_client(key, flow, word_to_client)?,
             Action::RepeatSyn { key, flow } => self.send_syn(key, flow)?,
             Action::Replay { key, flow, segment } => self.replay(key, flow, segment)?,
             Action::MoreRecord { flow, from } => self.more_record(flow, from)?,
@@ -110,7 +110,7 @@ impl Service {
             self.late.push((key, id));
             return Ok(());
         }
-        self.send_to_client(key, id, call_to_client)
+        self.send_to_client(key, id, keepalive_probe)
     }
 
     /// Sockets that the dead server left in the kernel would take the segments of the spliced
@@ -286,7 +286,7 @@ impl Service {
             let said = self
                 .resources
                 .plane
-                .said_before(key, flow, before.said, before.turn);
+                .inherit_digest(key, flow, before.said, before.turn);
             match said {
                 Ok(()) | Err(DataplaneError::Control { .. }) => {} // gone
                 Err(error) => return Err(error.into()),

@@ -345,7 +345,7 @@ impl Inner {
         } else {
             self.holder.speech()
         };
-        self.fence.speak_until(match speech {
+        self.fence.set_lease(match speech {
             Speech::Silent => Some(Duration::ZERO),
             Speech::Until(end) => Some(end),
             Speech::Free => None,

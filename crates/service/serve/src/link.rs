@@ -1,22 +1,22 @@
-//! The loggers on other machines: which of them is in use, whether it lives, and what is said to it.
+//! The loggers on other machines: the logger in use, its liveness, and the messages to it.
 //!
 //! A logger is in use when three things are there: its control stream ([`LoggerClient`]), the keys
-//! that it gave, and its answers to our probes ([`probing`]), which also show the data plane the way
+//! that it gave, and its answers to our probes ([`prober`]), which also show the data plane the way
 //! to it. It is lost when one of the two is missing for longer than the operator allows. Then the
 //! next in the list is tried, and all of them again each second; but with `--on-logger-loss=hold` only
 //! the same one, because it alone has the records of the connections that wait.
 //!
-//! What is to be done about it is told as [`News`] and done by `service::link`.
+//! Consequences are [`LinkEvent`]s, which `service::link` handles.
 
-mod checking;
-mod dialing;
+mod attachment;
+mod dial;
 mod frames;
-mod probing;
-mod reaching;
+mod liveness;
+mod preflight;
+mod prober;
 mod session;
-mod surveying;
-mod unconfirmed;
-mod watching;
+mod survey;
+mod unconfirmed_frames;
 
 use std::{
     collections::VecDeque,
@@ -31,11 +31,11 @@ use protocol::{DigestSeed, link::LinkKeys};
 use rustix::event::{PollFd, PollFlags};
 
 pub(crate) use self::{
-    checking::check,
-    dialing::Asks,
-    surveying::{Patience, Survey},
+    dial::AttachRequest,
+    preflight::check,
+    survey::{Survey, SurveyTimeouts},
 };
-use self::{dialing::Dialing, frames::Frames, session::Session};
+use self::{dial::DialAttempt, frames::Frames, session::Session};
 use crate::{
     config::{LinkConfig, OnLoggerLoss},
     error::{ServeError, SystemContext},
@@ -50,16 +50,16 @@ const RETRY: Duration = Duration::from_secs(1);
 /// How long keys are used.
 const REKEY: Duration = Duration::from_secs(3600);
 /// How often the key file is looked at.
-const LOOK_AT_KEYS: Duration = Duration::from_secs(1);
+const KEY_FILE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Until a size is known: what every host must take, by IPv6.
 const LEAST_MTU: u16 = 1280;
 /// How often the ring is looked into in a row: its writers may be as fast as we are.
 const ROUNDS: usize = 16;
 
-/// Something that the data plane or the operator has to be told.
+/// A change that concerns the data plane or the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum News {
-    /// A logger was attached to, perhaps again: it has to be told how things stand.
+pub(crate) enum LinkEvent {
+    /// A logger was attached to, perhaps again: it needs the state of the service.
     Attached,
     /// The data plane needs other settings: see [`Link::settings`].
     Settings,
@@ -70,7 +70,7 @@ pub(crate) enum News {
     /// The logger is lost.
     Lost { logger: SocketAddr, why: String },
     /// Something else that the operator should know.
-    Trouble(Code, String),
+    Warning(Code, String),
 }
 
 /// What the data plane has to know of the link.
@@ -88,26 +88,26 @@ pub(crate) struct Settings {
 /// The loggers of a service.
 pub(crate) struct Link {
     config: LinkConfig,
-    asks: Asks,
-    /// Another service has one of the addresses, as a logger has said to this one that did not serve.
+    request: AttachRequest,
+    /// Another service has one of the addresses, by the answer of a logger to this service before it served.
     claimed: Option<String>,
     keys: KeyRing,
     session: Option<Session>,
-    dialing: Option<(Dialing, UdpSocket)>,
+    dial_attempt: Option<(DialAttempt, UdpSocket)>,
     /// The one to be tried next, and when.
     next: usize,
     retry_at: Duration,
     /// Loggers that were tried since one was in use, or since all were.
     tried: usize,
-    /// Why each could not be reached when that was last told.
+    /// Why each could not be reached, as last reported.
     refused: Vec<Option<Refused>>,
     /// The operator knows that there is no logger.
-    told_lost: bool,
-    look_at_keys: Duration,
+    is_loss_reported: bool,
+    poll_keys_at: Duration,
     frames: Frames,
     /// A barrier that no logger has answered.
     draining: Option<u64>,
-    news: VecDeque<News>,
+    events: VecDeque<LinkEvent>,
     /// The logger that was taken in use last, also by an earlier `serve`, and which of the service's
     /// sessions that is.
     latest: Option<SocketAddr>,
@@ -115,7 +115,7 @@ pub(crate) struct Link {
     /// The logger that had the records of an earlier life, of which nothing here knew.
     inherited_from: Option<usize>,
     /// They are not known here yet: nobody else will do.
-    awaits_heritage: bool,
+    awaits_inherited_records: bool,
 }
 
 /// Why a logger was not reached.
@@ -139,7 +139,7 @@ impl Link {
     /// Nobody is called yet.
     pub(crate) fn new(
         config: LinkConfig,
-        asks: Asks,
+        request: AttachRequest,
         (latest, number): (Option<SocketAddr>, u64),
         pins: &PinDirectory,
     ) -> Result<Self, ServeError> {
@@ -149,22 +149,22 @@ impl Link {
             next: next.unwrap_or(0),
             refused: vec![None; config.loggers.len()],
             config,
-            asks,
+            request,
             claimed: None,
             keys,
             session: None,
-            dialing: None,
+            dial_attempt: None,
             retry_at: Duration::ZERO,
             tried: 0,
-            told_lost: false,
-            look_at_keys: Duration::ZERO,
+            is_loss_reported: false,
+            poll_keys_at: Duration::ZERO,
             frames: Frames::of(pins)?,
             draining: None,
-            news: VecDeque::new(),
+            events: VecDeque::new(),
             latest,
             number,
             inherited_from: None,
-            awaits_heritage: false,
+            awaits_inherited_records: false,
         })
     }
 
@@ -177,7 +177,7 @@ impl Link {
     pub(crate) fn broken(&mut self, why: &ServeError, now: Duration) {
         if let Some(session) = &mut self.session {
             session.client = None;
-            session.deaf.get_or_insert((now, why.to_string()));
+            session.disconnected.get_or_insert((now, why.to_string()));
             self.next = session.logger;
             self.retry_at = now;
         }
@@ -185,39 +185,39 @@ impl Link {
 
     /// A logger is in use, as far as is known.
     pub(crate) fn is_up(&self) -> bool {
-        self.session.as_ref().is_some_and(|session| session.up) && !self.told_lost
+        self.session.as_ref().is_some_and(|session| session.up) && !self.is_loss_reported
     }
 
     /// A logger has the records of an earlier life that nobody has taken up yet.
-    pub(crate) fn awaits_heritage(&self) -> bool {
-        self.awaits_heritage
+    pub(crate) fn awaits_inherited_records(&self) -> bool {
+        self.awaits_inherited_records
     }
 
     /// What the key of the digests in those records is made of, if it is known: from now on that of ours, too.
     pub(crate) fn inherit_digests(&mut self) -> Option<DigestSeed> {
         let inherited = self.session.as_ref().and_then(|session| session.digests);
-        self.asks.digests = inherited.or(self.asks.digests);
+        self.request.digests = inherited.or(self.request.digests);
         inherited
     }
 
     /// They were taken up.
-    pub(crate) fn has_heritage(&mut self) {
-        self.awaits_heritage = false;
+    pub(crate) fn on_records_inherited(&mut self) {
+        self.awaits_inherited_records = false;
     }
 
     /// What loggers know is of no use: the service is this instance from now on.
-    pub(crate) fn begin_anew(&mut self, instance: u64) {
-        self.asks.attach.instance = instance;
-        (self.session, self.dialing) = (None, None);
+    pub(crate) fn register_instance(&mut self, instance: u64) {
+        self.request.attach.instance = instance;
+        (self.session, self.dial_attempt) = (None, None);
         (self.latest, self.inherited_from) = (None, None);
-        self.awaits_heritage = false;
+        self.awaits_inherited_records = false;
         self.next = 0;
-        self.news.clear();
+        self.events.clear();
     }
 
     /// Clients are served from here on.
-    pub(crate) fn serves(&mut self) {
-        if let Some(claim) = &mut self.asks.claim {
+    pub(crate) fn on_serving(&mut self) {
+        if let Some(claim) = &mut self.request.claim {
             claim.serves = true;
         }
     }
@@ -229,7 +229,7 @@ impl Link {
 
     /// By which number loggers know the service.
     pub(crate) fn instance(&self) -> u64 {
-        self.asks.attach.instance
+        self.request.attach.instance
     }
 
     /// The logger in use, and which of our sessions that is.
@@ -238,8 +238,8 @@ impl Link {
     }
 
     /// The only logger that will do: nobody else has what is waited for.
-    fn only_one(&self) -> Option<usize> {
-        if self.awaits_heritage {
+    fn required_logger(&self) -> Option<usize> {
+        if self.awaits_inherited_records {
             return self.inherited_from;
         }
         if let Some(session) = &self.session {
@@ -266,14 +266,14 @@ impl Link {
         reasons.map(|reasons| reasons.join("; "))
     }
 
-    /// What is said about the logger in `outlive status`.
-    pub(crate) fn in_words(&self, now: Duration) -> String {
+    /// The logger's line of `outlive status`.
+    pub(crate) fn status_text(&self, now: Duration) -> String {
         let hold = match self.config.on_loss {
             OnLoggerLoss::Hold => "clients wait for it",
             OnLoggerLoss::Unprotect => "connections are unprotected",
         };
         match &self.session {
-            Some(session) if session.up && !self.told_lost => {
+            Some(session) if session.up && !self.is_loss_reported => {
                 let at = self.config.loggers[session.logger];
                 let mtu = session.prober.mtu().unwrap_or(0);
                 let round_trip = session.prober.round_trip().unwrap_or_default();
@@ -282,7 +282,7 @@ impl Link {
                     round_trip.as_secs_f64() * 1000.0
                 )
             }
-            Some(session) if self.told_lost => format!(
+            Some(session) if self.is_loss_reported => format!(
                 "{} does not answer for {:.1} s: {hold}",
                 self.config.loggers[session.logger],
                 session.missing(now).as_secs_f64(),
@@ -293,7 +293,7 @@ impl Link {
     }
 
     /// The logger, for a host that stands by and records nothing.
-    pub(crate) fn granter_in_words(&self) -> String {
+    pub(crate) fn granter_status_text(&self) -> String {
         match self.config.loggers.first() {
             Some(at) => format!("{at} answers, and keeps the record of the host that serves"),
             None => "none".into(),
@@ -327,29 +327,29 @@ impl Link {
     }
 
     /// How many probes the programs have seen.
-    pub(crate) fn seen(&mut self, probes: u32, now: Duration) {
+    pub(crate) fn observe_probes(&mut self, probes: u32, now: Duration) {
         if let Some(session) = &mut self.session {
             let answered = session.prober.answered();
-            session.way.look(probes, answered, now);
+            session.route.observe(probes, answered, now);
         }
     }
 
-    /// The data plane knows the link now: let it see the way, before it is told that there is a logger.
-    pub(crate) fn show_the_way(&mut self, now: Duration) {
+    /// The data plane knows the link now: a probe shows it the route, before the link comes up.
+    pub(crate) fn send_probe(&mut self, now: Duration) {
         if let Some(session) = &mut self.session {
-            let probe = session.prober.one(now);
+            let probe = session.prober.probe_now(now);
             let _ = session.socket.send(&probe); // as any other
         }
     }
 
-    /// The logger in use was heard of: the data plane has its acknowledgements.
-    pub(crate) fn alive(&mut self, now: Duration) {
+    /// The logger in use is alive: the data plane has its acknowledgements.
+    pub(crate) fn on_activity(&mut self, now: Duration) {
         if let Some(session) = &mut self.session {
-            session.prober.alive(now);
+            session.prober.on_activity(now);
         }
     }
 
-    /// How long nothing was heard of the logger; `None`: no logger is attached to.
+    /// How long the logger has been silent; `None`: no logger is attached to.
     pub(crate) fn silence(&self, now: Duration) -> Option<Duration> {
         let session = self.session.as_ref()?;
         Some(session.prober.silence(now))
@@ -377,7 +377,7 @@ impl Link {
     }
 
     /// A barrier that an earlier conversation has not answered is asked for anew.
-    pub(crate) fn drain_again(&mut self, now: Duration) -> Result<(), ServeError> {
+    pub(crate) fn repeat_drain(&mut self, now: Duration) -> Result<(), ServeError> {
         self.draining.map_or(Ok(()), |token| self.drain(token, now))
     }
 
@@ -396,10 +396,10 @@ impl Link {
     }
 
     /// Read what the ring holds for the logger, but not more than it takes. To be called before the
-    /// events of the data plane are heard: that a connection is recorded again is told there, the
+    /// events of the data plane are read: they say that a connection is recorded again, and the
     /// logger must know it before what follows, and that may be in the ring already.
     pub(crate) fn fetch(&mut self) -> Result<(), ServeError> {
-        let discard = self.told_lost && self.config.on_loss == OnLoggerLoss::Unprotect;
+        let discard = self.is_loss_reported && self.config.on_loss == OnLoggerLoss::Unprotect;
         for _ in 0..ROUNDS {
             let queued = self.client().map(|client| client.queued());
             let accepts = queued.is_some_and(|queued| self.frames.accepts_more(queued));
@@ -428,29 +428,29 @@ impl Link {
         }
     }
 
-    /// One look at everything. What came of it is told by [`Self::news`].
+    /// Polls everything. [`Self::next_event`] has the results.
     pub(crate) fn poll(&mut self, now: Duration) {
-        self.look_at_keys(now);
-        self.look_at_dialing(now);
-        self.hear(now);
-        self.ask(now);
+        self.poll_keys(now);
+        self.poll_dial(now);
+        self.receive(now);
+        self.probe(now);
         self.rekey(now);
-        self.judge(now);
+        self.detect_loss(now);
         self.dial(now);
         self.forward(now);
     }
 
-    /// What is to be told, oldest first.
-    pub(crate) fn news(&mut self) -> Option<News> {
-        self.news.pop_front()
+    /// The oldest event.
+    pub(crate) fn next_event(&mut self) -> Option<LinkEvent> {
+        self.events.pop_front()
     }
 
     /// When [`Self::poll`] has something to do by itself.
     pub(crate) fn due_at(&self) -> Duration {
         let probe = self.session.as_ref().map(|session| session.prober.due_at());
-        let dial = (self.wants_dial()).then_some(self.retry_at);
-        let due = [probe, dial, Some(self.look_at_keys)].into_iter().flatten();
-        due.min().unwrap_or(self.look_at_keys)
+        let dial = (self.needs_dial()).then_some(self.retry_at);
+        let due = [probe, dial, Some(self.poll_keys_at)].into_iter().flatten();
+        due.min().unwrap_or(self.poll_keys_at)
     }
 
     /// Everything to be waited for.
@@ -471,7 +471,10 @@ impl Link {
 
     /// What loggers say; [`Self::poll`] hears it.
     pub(crate) fn watch_loggers<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
-        let dialing = self.dialing.as_ref().map(|(dialing, _)| dialing.as_fd());
+        let dialing = self
+            .dial_attempt
+            .as_ref()
+            .map(|(dialing, _)| dialing.as_fd());
         let session = self.session.as_ref();
         let socket = session.map(|session| session.socket.as_fd());
         let client = session.and_then(|session| session.client.as_ref());
@@ -481,8 +484,8 @@ impl Link {
     }
 
     /// Somebody wants other keys to be used: read the file now, and take new ones for the link.
-    pub(crate) fn other_keys(&mut self) {
-        self.look_at_keys = Duration::ZERO;
+    pub(crate) fn replace_keys(&mut self) {
+        self.poll_keys_at = Duration::ZERO;
         if let Some(session) = &mut self.session {
             session.rekey_at = Duration::ZERO;
         }
@@ -495,7 +498,7 @@ impl Link {
         }
     }
 
-    fn trouble(&mut self, code: Code, message: String) {
-        self.news.push_back(News::Trouble(code, message));
+    fn warn(&mut self, code: Code, message: String) {
+        self.events.push_back(LinkEvent::Warning(code, message));
     }
 }

@@ -38,7 +38,7 @@ use self::stream::Stream;
 use crate::{
     config::ServeConfig,
     error::{ServeError, SystemContext},
-    link::Asks,
+    link::AttachRequest,
 };
 
 /// The hidden verb by which our own binary becomes the logger process.
@@ -229,9 +229,9 @@ impl LoggerClient {
     /// As of [`Self::claiming`], and what it says to who attaches.
     pub(crate) fn attaching(
         self,
-        asks: &Asks,
+        asks: &AttachRequest,
     ) -> Result<(Self, Attached, Option<String>), ServeError> {
-        let Asks {
+        let AttachRequest {
             claim,
             attach,
             digests,

@@ -384,7 +384,7 @@ impl Service {
                 None => {}
                 Some(SIGHUP) => {
                     if let Some(link) = self.resources.logger.link() {
-                        link.other_keys();
+                        link.replace_keys();
                     }
                 }
                 Some(signal) => return self.stop(signal),

@@ -21,7 +21,7 @@ use crate::{
     error::{ServeError, SystemContext},
     instance::Instance,
     lease_client::LeaseClient,
-    link::{Asks, Link},
+    link::{AttachRequest, Link},
     logger::Logger,
     logger_client::{FIRST_START_TIMEOUT, LoggerClient},
     options, preflight,
@@ -149,7 +149,7 @@ impl Resources {
     pub(crate) fn begins(&mut self, unused_incarnations: u32) -> Result<(), ServeError> {
         self.instance.begin_after(unused_incarnations)?;
         if let Some(link) = self.logger.link() {
-            link.serves();
+            link.on_serving();
         }
         Ok(())
     }
@@ -242,7 +242,7 @@ fn bind(
         mirror_bytes: config.limits.ring,
         max_flows: config.max_connections,
         link: config.link.is_some(),
-        notes: config.spare_copies(),
+        read_cursors: config.spare_copies(),
     };
     let mut plane = Dataplane::load(&settings, pins)?;
     let bound = (|| {
@@ -287,14 +287,14 @@ pub(crate) fn remote_logger(
     let Some(link) = config.link.clone() else {
         return local_logger(config, plane);
     };
-    let asks = Asks {
+    let request = AttachRequest {
         claim: Some(standby_eligibility::claim(config, instance)?),
         attach: attach(config, instance),
         digests: config.digests().then(|| plane.digest_seed()).transpose()?,
     };
     Ok(Logger::Remote(Box::new(Link::new(
         link,
-        asks,
+        request,
         (instance.logger(), instance.session()),
         plane.pins(),
     )?)))

@@ -63,7 +63,7 @@ pub(crate) fn go_on(
     let Some(epoch) = instance.epoch() else {
         return Ok(None);
     };
-    let speech = plane_state.speak_until.map_or(Speech::Free, Speech::Until);
+    let speech = plane_state.lease_until.map_or(Speech::Free, Speech::Until);
     let holder = holder(config, instance)?.resumed(epoch, speech);
     keep(config, instance, holder, plane)
 }

@@ -32,13 +32,13 @@
 #include "intf/service.h"
 #include "intf/mirror.h"
 #include "intf/link.h"
-#include "intf/note.h"
+#include "intf/read_cursor.h"
 #include "intf/event.h"
 #include "intf/expect.h"
 #include "intf/control.h"
 #include "replay/state.h"
-#include "replay/no_room.h"
-#include "replay/notes.h"
+#include "replay/zero_window.h"
+#include "replay/read_cursors.h"
 #include "replay/doubt.h"
 #include "replay/link.h"
 #include "replay/fence.h"
@@ -59,7 +59,7 @@ const struct mirror_header *generate_mirror_header;
 const struct control *generate_control;
 enum flow_mode generate_flow_mode;
 enum closing generate_closing;
-enum said generate_said;
+enum response generate_response;
 enum digest_comparison generate_digest_comparison;
 enum sampling generate_sampling;
 enum unprotected generate_unprotected;
@@ -70,6 +70,6 @@ enum control_op generate_control_op;
 enum closed_reason generate_closed_reason;
 enum ack_strategy generate_ack_strategy;
 enum restored generate_restored;
-enum taken generate_taken;
+enum cursor_state generate_cursor_state;
 
 char LICENSE[] SEC("license") = "GPL";

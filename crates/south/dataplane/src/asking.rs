@@ -21,11 +21,11 @@ use crate::{
 
 /// How often each address is asked for, and how long an answer may take each time. The RFCs allow for links on which
 /// an answer takes seconds; a service does not wait for that.
-const TIMES: u32 = 3;
-const ANSWER: Duration = Duration::from_millis(150);
+const PROBE_COUNT: u32 = 3;
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(150);
 
 /// The largest frame that says who has an address is far smaller.
-const FRAME: usize = 2048;
+const FRAME_BYTES: usize = 2048;
 
 /// Which of the addresses another host on the link of this interface has, and that host's link-layer
 /// address; the first that answers. Takes 450 ms when no host answers, and no time on the loopback.
@@ -42,14 +42,14 @@ pub fn holder_of(
     let doing = "ask the neighbours for an address";
     let open = |kind| packet_socket::open_at(interface.index, kind).doing(doing);
     let sockets = [open(ether_type::ARP)?, open(ether_type::IPV6)?];
-    for _ in 0..TIMES {
+    for _ in 0..PROBE_COUNT {
         for ip in ips {
             ask(&sockets, interface, *ip).doing(doing)?;
         }
-        let until = Instant::now() + ANSWER;
+        let until = Instant::now() + ANSWER_TIMEOUT;
         while let Some(left) = until.checked_duration_since(Instant::now()) {
             await_frame(&sockets, left).doing(doing)?;
-            if let Some(found) = heard(&sockets, interface, ips, until) {
+            if let Some(found) = claim_received(&sockets, interface, ips, until) {
                 return Ok(Some(found));
             }
         }
@@ -84,13 +84,13 @@ fn await_frame(sockets: &[OwnedFd; 2], at_most: Duration) -> io::Result<()> {
 
 /// What has arrived so far, as far as it can be read `until` then: frames may come faster than that. The host's own
 /// frames are seen, too.
-fn heard(
+fn claim_received(
     sockets: &[OwnedFd; 2],
     interface: &Interface,
     ips: &[IpAddr],
     until: Instant,
 ) -> Option<(IpAddr, [u8; 6])> {
-    let mut frame = [0; FRAME];
+    let mut frame = [0; FRAME_BYTES];
     let mut more = true;
     while more && Instant::now() < until {
         more = false;
@@ -99,7 +99,7 @@ fn heard(
                 continue;
             };
             more = true;
-            let frame = &frame[..length.min(FRAME)];
+            let frame = &frame[..length.min(FRAME_BYTES)];
             let found = ips
                 .iter()
                 .find_map(|ip| Some((*ip, holder(frame, *ip)?)))
@@ -132,7 +132,7 @@ mod tests {
         let ip = Ipv4Addr::new(10, 0, 0, 1);
         let flood = || OwnedFd::from(File::open("/dev/zero").expect("zeros"));
         let soon = || Instant::now() + Duration::from_millis(1);
-        let ask = |sockets, until| heard(&sockets, &interface, &[ip.into()], until);
+        let ask = |sockets, until| claim_received(&sockets, &interface, &[ip.into()], until);
         assert_eq!(ask([flood(), flood()], soon()), None);
 
         let (says, hears) = UnixDatagram::pair().expect("a pair");

@@ -4,11 +4,11 @@
 //! programs of others run after ours. A TCX link is pinned and so lives on without us; a clsact
 //! filter belongs to the interface and does so anyway.
 
-mod adopting;
+mod adoption;
 
 #[cfg(test)]
-pub(crate) use adopting::program_in_filter;
-pub(crate) use adopting::replace_everywhere;
+pub(crate) use adoption::program_in_filter;
+pub(crate) use adoption::replace_everywhere;
 
 use std::{io, os::fd::AsFd, ptr::NonNull};
 

@@ -2,7 +2,7 @@
 //!
 //! | module | |
 //! |---|---|
-//! | `adopting` | taking over what an earlier `serve` has left |
+//! | `adoption` | taking over what an earlier `serve` has left |
 //! | `migration` | taking over the maps of the layout before ours |
 //! | `settings` | what is decided before anything is attached |
 //! | `fence` | how long this host may speak |
@@ -10,31 +10,31 @@
 //! | `log_link` | where the logger is, and whether it is there |
 //! | `reading` | reading the flows and the counters |
 //! | `batches` | reading a map in pieces |
-//! | `renewing` | congestion control of recovered connections |
+//! | `slow_start` | congestion control of recovered connections |
 
-mod adopting;
+mod adoption;
 mod batches;
 mod control;
 mod fence;
 mod log_link;
 mod migration;
 mod reading;
-mod renewing;
 mod settings;
+mod slow_start;
 
 use std::{collections::BTreeSet, io, os::fd::BorrowedFd};
 
 use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, PrintLevel};
 
 pub use self::{
-    adopting::Life,
+    adoption::Life,
     control::SplicePoint,
     fence::Fence,
     log_link::{AckStrategy, LinkSettings},
     migration::MigrationError,
     reading::Counters,
-    renewing::Renewer,
     settings::Settings,
+    slow_start::Renewer,
 };
 use crate::{
     abi,
@@ -74,7 +74,7 @@ struct Maps {
     path: MapHandle,
     counters: MapHandle,
     events: MapHandle,
-    notes: MapHandle,
+    read_cursors: MapHandle,
 }
 
 impl Maps {
@@ -90,7 +90,7 @@ impl Maps {
             path: map(object, "path")?,
             counters: map(object, "counters")?,
             events: map(object, "events")?,
-            notes: map(object, "notes")?,
+            read_cursors: map(object, "read_cursors")?,
         })
     }
 }
@@ -123,7 +123,7 @@ impl Dataplane {
             let entries = match map.name().to_str() {
                 Some("mirror") => settings.mirror_bytes,
                 Some("flows") => settings.max_flows,
-                Some("notes") if settings.notes.is_none() => 1,
+                Some("read_cursors") if settings.read_cursors.is_none() => 1,
                 _ => continue,
             };
             map.set_max_entries(entries).map_err(load)?;

@@ -14,19 +14,19 @@ use protocol::{
 use wire::{ChecksumMode, Flags, FlowKey, MIN_TCP_HEADER, SeqNumber, checksum, kind};
 
 use crate::{
-    egress::{sent_up_to, window_of},
+    egress::{advance_snd_nxt, window_of},
     flow::{Flow, LogHalf, Mode, Range},
     link::{AckStrategy, Link, ip_header},
-    notes::catches_up,
     packet::{
         ACK, CHECKSUM, DATA_OFFSET, FLAGS, Options, Packet, SEQ, Segment, WINDOW, overwrite,
         read32, write,
     },
+    read_cursors::observe_payload_ack,
     south::{MARK_TO_CLIENT, Shared, Verdict},
 };
 
-/// Pure ACKs that are held; of more, the newest take each other's place.
-const HELD_ACKS: usize = 8;
+/// Pure ACKs that are deferred; of more, the newest take each other's place.
+const DEFERRED_ACKS: usize = 8;
 /// SACK blocks in one header (RFC 2018 3).
 const BLOCKS: usize = 4;
 
@@ -42,9 +42,9 @@ impl Shared {
         ack.max_seq(flow.server.ack)
     }
 
-    /// A pure ACK of the server: does it stay here? `previous` is what the server had acknowledged
+    /// A pure ACK of the server: is it withheld? `previous` is what the server had acknowledged
     /// before, `ack` and `window` are what the client would read.
-    pub(crate) fn stays_here(
+    pub(crate) fn withholds_ack(
         &mut self,
         flow: &mut Flow,
         segment: &Segment,
@@ -56,17 +56,18 @@ impl Shared {
             return false;
         };
         let edge = ack + (u32::from(window) << flow.server.window_scale);
-        if flow.log.is_noted && segment.ack.after(flow.log.stable) {
-            flow.log.hasty_ns = now_ns;
+        if flow.log.has_read_cursor && segment.ack.after(flow.log.stable) {
+            flow.log.early_ack_ns = now_ns;
         }
-        let mut useless =
-            segment.ack.after(previous) && ack == flow.server.ack && !edge.after(flow.server.edge);
+        let mut useless = segment.ack.after(previous)
+            && ack == flow.server.ack
+            && !edge.after(flow.server.rcv_wnd_edge);
         // A server that repeats itself answers a client that does: it is told what it can be, or it
         // would send the same segment for ever. It may have been told before, and not have heard it.
         let repeats = segment.ack == previous;
         let lazy = link.settings.strategy == AckStrategy::Lazy;
         if lazy && segment.ack.after(flow.log.stable) && !repeats {
-            hold(&mut flow.log, segment.ack);
+            defer_ack(&mut flow.log, segment.ack);
             useless = true;
         }
         self.counters.acks_withheld += u64::from(useless);
@@ -85,16 +86,16 @@ impl Shared {
     ) -> bool {
         let previous = flow.log.ack;
         let edge = segment.ack + window_of(segment, flow.server.window_scale);
-        note_own(packet, flow, segment, options, edge);
-        self.hear_note(key, flow);
-        sent_up_to(&mut flow.server, segment.end());
+        observe_server_ack(packet, flow, segment, options, edge);
+        self.advance_stable(key, flow);
+        advance_snd_nxt(&mut flow.server, segment.end());
         if let Some(tsval) = options.tsval(&segment.header) {
             flow.server.tsval = tsval;
         }
         let ack = self.clamped(flow, segment.ack);
         let window = window_up_to(flow, edge, ack);
         if segment.sequence_len() == 0
-            && self.stays_here(flow, segment, previous, (ack, window), now_ns)
+            && self.withholds_ack(flow, segment, previous, (ack, window), now_ns)
         {
             return false;
         }
@@ -114,39 +115,39 @@ impl Shared {
             segment.commit(packet, header);
             self.counters.acks_clamped += u64::from(ack.before(segment.ack));
         }
-        told(flow, ack, window);
-        catches_up(flow, segment, ack);
+        advance_ack_sent(flow, ack, window);
+        observe_payload_ack(flow, segment, ack);
         true
     }
 
-    /// The logger's word on a connection. How much its client is to be told, if anything.
-    pub(crate) fn acknowledged(
+    /// An ACK of the logger for a connection. The acknowledgement to its client that becomes due.
+    pub(crate) fn on_logger_ack(
         &mut self,
         link: &Link,
         flow: &mut Flow,
-        word: &Ack,
+        ack: &Ack,
         now_ns: u64,
     ) -> Option<SeqNumber> {
-        if !self.linked(flow) || word.counter <= flow.log.counter {
+        if !self.linked(flow) || ack.counter <= flow.log.counter {
             return None;
         }
         // A sign of life: not one that is played again.
         self.counters.link_acks += 1;
         let log = &mut flow.log;
-        log.counter = word.counter;
-        log.stable = log.stable.max_seq(word.stable_seq);
-        let ranges = word.ranges.iter().flatten();
+        log.counter = ack.counter;
+        log.stable = log.stable.max_seq(ack.stable_seq);
+        let ranges = ack.ranges.iter().flatten();
         log.ranges = ranges.map(|&(start, end)| Range { start, end }).collect();
         let silent = matches!(flow.mode, Mode::Splicing | Mode::Diverged) || flow.log.ifindex == 0;
         if silent || self.flow_gated(flow, now_ns) || self.fenced(now_ns) {
             return None;
         }
-        to_be_told(flow, link.settings.strategy)
+        due_ack(flow, link.settings.strategy)
     }
 
     /// A RST for a connection that is over: the last ACK is lost, which no socket can repeat any more.
     /// (Had the server's own last segments not been clamped, each of them would have brought it.)
-    pub(crate) fn answer_again(
+    pub(crate) fn repeat_final_ack(
         &mut self,
         packet: &mut Packet,
         key: FlowKey,
@@ -154,15 +155,15 @@ impl Shared {
         now_ns: u64,
     ) -> Verdict {
         self.counters.gated_out += 1;
-        // Else the logger's word will bring it.
-        let told = flow.server.ack == flow.log.ack;
-        if flow.log.ifindex == 0 || (self.linked(flow) && !told) {
+        // Else the logger's ACK will bring it.
+        let is_acked = flow.server.ack == flow.log.ack;
+        if flow.log.ifindex == 0 || (self.linked(flow) && !is_acked) {
             return Verdict::Drop;
         }
         if self.fenced(now_ns) {
             return self.drop_fenced();
         }
-        self.tell_client(packet, key, flow, had(flow));
+        self.send_client_ack(packet, key, flow, closed_rcv_nxt(flow));
         Verdict::Redirect
     }
 
@@ -173,33 +174,33 @@ impl Shared {
         if flow.closed_ns != 0 && (flow.server.ack == flow.log.ack || reset) {
             let reason = CloseReason::Finished;
             // If there is no room the sweep says so.
-            flow.log.ended = self.mirror_note(flow, FrameKind::Closed(reason), now_ns);
+            flow.log.ended = self.mirror_marker(flow, FrameKind::Closed(reason), now_ns);
         }
     }
 
     /// Both initial sequence numbers are logged. May the client know now that the connection exists?
-    pub(crate) fn opened(&self, embryo: &mut Flow, word: &Ack, now_ns: u64) -> bool {
-        let current = embryo.server.answered
-            && embryo.incarnation == self.service.incarnation
+    pub(crate) fn on_open_recorded(&self, half_open: &mut Flow, ack: &Ack, now_ns: u64) -> bool {
+        let current = half_open.server.synack_seen
+            && half_open.incarnation == self.service.incarnation
             && !self.service_gated(now_ns)
             && !self.fenced(now_ns);
-        let first = embryo.client.isn + 1;
-        if !current || word.stable_seq != first {
+        let first = half_open.client.isn + 1;
+        if !current || ack.stable_seq != first {
             return false;
         }
-        embryo.log.stable = first;
+        half_open.log.stable = first;
         true
     }
 
-    /// Tell the client `ack`, and what both have beyond it.
-    pub(crate) fn tell_client(
+    /// Acknowledge everything before `ack` to the client, with the SACK blocks of what both have beyond.
+    pub(crate) fn send_client_ack(
         &mut self,
         packet: &mut Packet,
         key: FlowKey,
         flow: &mut Flow,
         ack: SeqNumber,
     ) {
-        let window = window_up_to(flow, flow.log.edge, ack);
+        let window = window_up_to(flow, flow.log.rcv_wnd_edge, ack);
         let log = &flow.log;
         let mut header = vec![0; MIN_TCP_HEADER];
         write(&mut header, 0, key.server().port().to_be_bytes());
@@ -227,11 +228,11 @@ impl Shared {
         write(&mut header, DATA_OFFSET, [words << 4]);
         self.send_to_client(packet, key, &flow.log, header);
         flow.log.withheld = false;
-        told(flow, ack, window);
+        advance_ack_sent(flow, ack, window);
         self.counters.acks_made += 1;
     }
 
-    /// Make a packet for the client of what brought the logger's word, behind the headers with which
+    /// Make a packet for the client of the packet that brought the logger's ACK, behind the headers with which
     /// the server's segments travel.
     pub(crate) fn send_to_client(
         &self,
@@ -254,8 +255,8 @@ impl Shared {
     }
 }
 
-/// What an acknowledgement of the logger lets the client know, if the strategy has it told now.
-fn to_be_told(flow: &mut Flow, strategy: AckStrategy) -> Option<SeqNumber> {
+/// The acknowledgement to the client that is due by the strategy.
+fn due_ack(flow: &mut Flow, strategy: AckStrategy) -> Option<SeqNumber> {
     let log = &mut flow.log;
     let ack = log.stable.min_seq(log.ack);
     let news = ack.after(flow.server.ack);
@@ -276,19 +277,19 @@ fn to_be_told(flow: &mut Flow, strategy: AckStrategy) -> Option<SeqNumber> {
 }
 
 /// What the server's TCP had received when its socket was closed.
-pub(crate) fn had(flow: &Flow) -> SeqNumber {
+pub(crate) fn closed_rcv_nxt(flow: &Flow) -> SeqNumber {
     if flow.log.ifindex == 0 {
         return flow.server.ack;
     }
     flow.log.ack.max_seq(flow.server.ack)
 }
 
-/// The client is told this.
-pub(crate) fn told(flow: &mut Flow, ack: SeqNumber, window: u16) {
+/// The client is sent this acknowledgement.
+pub(crate) fn advance_ack_sent(flow: &mut Flow, ack: SeqNumber, window: u16) {
     let server = &mut flow.server;
     server.ack = server.ack.max_seq(ack);
     let edge = ack + (u32::from(window) << server.window_scale);
-    server.edge = server.edge.max_seq(edge);
+    server.rcv_wnd_edge = server.rcv_wnd_edge.max_seq(edge);
 }
 
 /// What the client shall read in the window field when it is told `ack`. The right edge is what
@@ -298,8 +299,8 @@ pub(crate) fn window_up_to(flow: &Flow, edge: SeqNumber, ack: SeqNumber) -> u16 
     u16::try_from(window).unwrap_or(u16::MAX)
 }
 
-/// Note what the server's TCP has, and how its segments travel.
-pub(crate) fn note_own(
+/// What the server's TCP has, and how its segments travel.
+pub(crate) fn observe_server_ack(
     packet: &Packet,
     flow: &mut Flow,
     segment: &Segment,
@@ -308,7 +309,7 @@ pub(crate) fn note_own(
 ) {
     let log = &mut flow.log;
     log.ack = log.ack.max_seq(segment.ack);
-    log.edge = log.edge.max_seq(edge);
+    log.rcv_wnd_edge = log.rcv_wnd_edge.max_seq(edge);
     log.ece = segment.has(Flags::ECE);
     log.blocks = blocks(&segment.header, options);
     log.ifindex = packet.ifindex;
@@ -379,22 +380,22 @@ fn common(range: Range, below: SeqNumber, others: &[Range]) -> Option<Range> {
     others.iter().find_map(|other| both(other.start, other.end))
 }
 
-fn hold(log: &mut LogHalf, ack: SeqNumber) {
-    if log.held.last().is_none_or(|last| ack.after(*last)) {
-        log.held.truncate(HELD_ACKS - 1);
-        log.held.push(ack);
+fn defer_ack(log: &mut LogHalf, ack: SeqNumber) {
+    if log.deferred.last().is_none_or(|last| ack.after(*last)) {
+        log.deferred.truncate(DEFERRED_ACKS - 1);
+        log.deferred.push(ack);
     }
 }
 
-/// The highest of the held ACKs that the logger's word sets free.
+/// The highest of the deferred ACKs that the logger has released.
 fn released(log: &mut LogHalf) -> Option<SeqNumber> {
     let stable = log.stable;
     let free = log
-        .held
+        .deferred
         .iter()
         .rev()
-        .find(|held| !held.after(stable))
+        .find(|deferred| !deferred.after(stable))
         .copied();
-    log.held.retain(|held| held.after(stable));
+    log.deferred.retain(|deferred| deferred.after(stable));
     free
 }

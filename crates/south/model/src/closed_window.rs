@@ -4,7 +4,7 @@
 //! has no room for more does neither: it asks now and then whether there is some (RFC 9293 3.8.6.1), for
 //! as long as it is answered. So whoever keeps the record of a connection tells its client that all of it
 //! has arrived, and that there is no room now. When the connection is served again it is told of room at
-//! once ([`crate::word_to_client`]), and does not wait for its next question.
+//! once ([`crate::window_update_ack`]), and does not wait for its next question.
 //!
 //! What a client makes of it depends on what it was sent that the record does not know of:
 //!

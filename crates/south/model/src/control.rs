@@ -54,12 +54,12 @@ impl SouthSide {
         service.incarnation = service.incarnation.wrapping_add(1);
         service.gated = false;
         // No process is left that could say more.
-        self.shared.notes.clear();
+        self.shared.read_cursors.clear();
     }
 
-    /// Until when the service may speak, on the clock of `now_ns`; `None`: no lease is needed.
-    pub const fn speak_until(&mut self, end_ns: Option<u64>) {
-        self.shared.service.speak_until_ns = end_ns;
+    /// Until when the service may send, on the clock of `now_ns`; `None`: no lease is needed.
+    pub const fn set_lease(&mut self, end_ns: Option<u64>) {
+        self.shared.service.lease_until_ns = end_ns;
     }
 
     /// Every connection that could be kept is live again: strays are reset from now on.
@@ -100,7 +100,7 @@ impl SouthSide {
         let none = Flow::default();
         let done = self
             .shared
-            .mirror_note(&none, FrameKind::Barrier { token }, now_ns);
+            .mirror_marker(&none, FrameKind::Barrier { token }, now_ns);
         done.then_some(()).ok_or(RingFull)
     }
 
@@ -117,7 +117,7 @@ impl SouthSide {
             let stays = flow.closed_ns == 0 || flow.closed_ns >= limit;
             if !stays && shared.settings.link && !flow.log.ended {
                 let reason = CloseReason::Evicted;
-                shared.mirror_note(flow, FrameKind::Closed(reason), now_ns);
+                shared.mirror_marker(flow, FrameKind::Closed(reason), now_ns);
             }
             stays
         });
@@ -155,7 +155,7 @@ impl SouthSide {
             instream,
             outstream,
             ack: instream + 1,
-            edge: instream + 1,
+            rcv_wnd_edge: instream + 1,
             ..SpliceHalf::default()
         };
         flow.verify.end = verify_end;
@@ -166,14 +166,14 @@ impl SouthSide {
         flow.verify.ended_early = false;
         flow.verify.by_digest = false;
         flow.digest
-            .again(digests.as_ref(), outstream, flow.client.ack);
-        flow.log.answered = flow.log.answered.max_seq(flow.log.ack);
+            .restart(digests.as_ref(), outstream, flow.client.ack);
+        flow.log.former_ack = flow.log.former_ack.max_seq(flow.log.ack);
         flow.log.ack = instream + 1;
-        flow.log.edge = instream + 1;
+        flow.log.rcv_wnd_edge = instream + 1;
         flow.log.blocks.clear();
-        flow.log.held.clear();
-        flow.log.is_noted = false;
-        flow.log.caught_up = false;
+        flow.log.deferred.clear();
+        flow.log.has_read_cursor = false;
+        flow.log.all_acked = false;
         flow.closed_ns = 0;
         (flow.server_closing, flow.half_closed, flow.was_reset) = (false, false, false);
         flow.given_ns = now_ns;
@@ -199,38 +199,37 @@ impl SouthSide {
         flow.splice.isn = outstream - 1;
         flow.splice.nxt = outstream;
         flow.splice.una = outstream;
-        flow.splice.edge = flow.splice.ack + window;
+        flow.splice.rcv_wnd_edge = flow.splice.ack + window;
         flow.splice.window_scale = flow.server.window_scale;
         flow.splice.first_tsval = flow.server.tsval;
-        flow.log.edge = flow.splice.edge;
-        // What it has read is noted, and its notes are with the logger: it has waited for that before it told where it
-        // stands.
+        flow.log.rcv_wnd_edge = flow.splice.rcv_wnd_edge;
+        // The determinants of its reads are stable: it has waited for that before it told where it stands.
         flow.log.stable = flow.log.stable.max_seq(flow.splice.ack);
-        flow.log.ahead &= flow.client.nxt.after(flow.log.stable);
+        flow.log.snd_beyond_stable &= flow.client.nxt.after(flow.log.stable);
         if flow.log.restored != Restored::Not {
             // Its client may know that already.
             flow.server.ack = flow.server.ack.max_seq(flow.splice.ack);
-            flow.server.edge = flow.server.edge.max_seq(flow.splice.ack);
+            flow.server.rcv_wnd_edge = flow.server.rcv_wnd_edge.max_seq(flow.splice.ack);
         }
         flow.mode = Mode::Spliced;
         Ok(())
     }
 
-    /// The client was sent what `said` is of by another host; `turn` is of what a replay leaves out. Of a flow that was
-    /// restored, and has not been spliced since; else nothing changes.
+    /// Another host's output to the client has the digest `acked`; `turn` is of the output before the part that a
+    /// replay repeats. Of a flow that was restored, and has not been spliced since; else nothing changes.
     ///
     /// # Errors
     /// There is no such flow.
-    pub fn said_before(
+    pub fn inherit_digest(
         &mut self,
         key: FlowKey,
         id: FlowId,
-        said: Digest,
+        acked: Digest,
         turn: Digest,
     ) -> Result<(), NoSuchFlow> {
         let digests = self.shared.settings.digests.clone();
         let flow = self.numbered(key, id)?;
-        flow.digest.said_before(digests.as_ref(), said, turn);
+        flow.digest.inherit_digest(digests.as_ref(), acked, turn);
         Ok(())
     }
 
@@ -256,7 +255,7 @@ impl SouthSide {
         let reason = CloseReason::Evicted;
         let flow = self.numbered(key, id)?.clone();
         self.shared
-            .mirror_note(&flow, FrameKind::Closed(reason), now_ns);
+            .mirror_marker(&flow, FrameKind::Closed(reason), now_ns);
         self.flows.remove(&key);
         Ok(())
     }
@@ -279,9 +278,10 @@ impl SouthSide {
     ///
     /// Returns the connection, or `None` if there is no such handshake.
     pub fn refuse(&mut self, id: FlowId, reason: UnprotectedReason) -> Option<FlowKey> {
-        let mut embryos = self.embryos.iter_mut();
-        let (key, embryo) = embryos.find(|(_, embryo)| embryo.id == id && id != FlowId(0))?;
-        embryo.unprotected = Some(reason);
+        let mut half_open = self.half_open.iter_mut();
+        let (key, half_open) =
+            half_open.find(|(_, half_open)| half_open.id == id && id != FlowId(0))?;
+        half_open.unprotected = Some(reason);
         Some(*key)
     }
 

@@ -31,10 +31,10 @@ const SAMPLE: u32 = 64;
 const UNIT: u32 = 32_768;
 /// Modulus of the polynomial whose coefficients are the chunks.
 const PRIME: u64 = (1 << 61) - 1;
-/// A logger on another machine is told a digest at least once in so many bytes, for a host that takes over.
-const TOLD: u32 = 65_536;
+/// A logger on another machine gets a digest at least once in so many bytes, for a host that takes over.
+const DIGEST_INTERVAL: u32 = 65_536;
 /// Repetitions, after a timer, of a segment that waits, before the segment leaves.
-const HELD_MOST: u8 = 2;
+const MOST_RETRANSMITS: u8 = 2;
 /// No longer turn is replayed: numbers further apart than half of the sequence space have no order (RFC 9293 3.4).
 const LONGEST_TURN: u32 = (1 << 31) - (1 << 26);
 
@@ -168,16 +168,16 @@ pub struct DigestHalf {
     pub taken: bool,
     /// How far the comparison of `now` with `acked` and `sent` is.
     pub comparison: Comparison,
-    /// Repetitions of a segment that waits for the comparison.
-    pub held: u8,
-    /// The end of what a logger on another machine was told a digest of when the client had heard that.
-    pub told: SeqNumber,
+    /// Retransmissions of the segment that waits for the comparison.
+    pub retransmits: u8,
+    /// End of the digest that the link sent last, when the client had received all of that.
+    pub link_sent: SeqNumber,
 }
 
 impl DigestHalf {
     /// Does the server repeat the old outstream, with a comparison still to come?
     #[must_use]
-    pub fn says_again(&self) -> bool {
+    pub fn is_repeating(&self) -> bool {
         self.comparison == Comparison::Due
     }
 
@@ -208,7 +208,7 @@ impl DigestHalf {
 
     /// A new server will repeat the outstream from `outstream` on; the client has acknowledged the bytes before
     /// `acked`. After a death in the middle of a replay the old outstream stays the same.
-    pub(crate) fn again(
+    pub(crate) fn restart(
         &mut self,
         digests: Option<&Digests>,
         outstream: SeqNumber,
@@ -220,7 +220,7 @@ impl DigestHalf {
         if !self.taken {
             return self.begin(digests, outstream); // the outstream so far came from another host
         }
-        if !self.says_again() {
+        if !self.is_repeating() {
             self.sent = self.now;
         }
         if !acked.before(self.newer.next) {
@@ -245,7 +245,7 @@ impl DigestHalf {
             (self.acked, self.newer) = (self.now, self.now);
             self.begin_turn(); // a whole one, though the last turn before may have begun behind the first sample
         }
-        self.held = 0;
+        self.retransmits = 0;
         self.wanted = None;
     }
 
@@ -260,19 +260,24 @@ impl DigestHalf {
     /// Of all before this, if the server has said just that, and no samples were taken of it.
     pub(crate) fn whole_before(&self, end: SeqNumber) -> Option<Digest> {
         let now = self.now;
-        let is_whole = self.taken && !self.says_again() && !self.is_sampled(now.next);
+        let is_whole = self.taken && !self.is_repeating() && !self.is_sampled(now.next);
         (is_whole && now.next == end && now.base != end).then_some(now)
     }
 
     /// A flow that was made anew: what the logger knows of what its client was sent, as far as the client has
     /// acknowledged it; and of what a replay leaves out.
-    pub(crate) fn said_before(&mut self, digests: Option<&Digests>, said: Digest, turn: Digest) {
+    pub(crate) fn inherit_digest(
+        &mut self,
+        digests: Option<&Digests>,
+        acked: Digest,
+        turn: Digest,
+    ) {
         if digests.is_some() && !self.taken {
             *self = Self {
-                now: said,
-                sent: said,
-                acked: said,
-                newer: said,
+                now: acked,
+                sent: acked,
+                acked,
+                newer: acked,
                 turn,
                 taken: true,
                 ..Self::default()
@@ -283,10 +288,10 @@ impl DigestHalf {
     /// The next request waits until the server has said again what this is of. (Who asks too late hears at the next
     /// place.)
     pub(crate) fn want(&mut self, wanted: Digest) {
-        let is_known = self.says_again() && self.now.base == wanted.base;
-        let is_ahead = !self.now.next.after(wanted.next) && !wanted.next.after(self.sent.next);
+        let is_known = self.is_repeating() && self.now.base == wanted.base;
+        let is_to_come = !self.now.next.after(wanted.next) && !wanted.next.after(self.sent.next);
         let is_open = wanted != self.now; // else it is said already, and equal
-        let is_due = is_known && is_ahead && is_open && !self.is_sampled(wanted.next);
+        let is_due = is_known && is_to_come && is_open && !self.is_sampled(wanted.next);
         self.wanted = is_due.then_some(wanted);
     }
 
@@ -312,13 +317,13 @@ impl DigestHalf {
 
     /// Does the segment at `seq` wait for a comparison further on? `repeated`: a segment that came before.
     pub(crate) fn waits(&mut self, seq: SeqNumber, acked: SeqNumber, repeated: bool) -> bool {
-        if !self.says_again() {
+        if !self.is_repeating() {
             return false;
         }
-        if repeated && !seq.after(acked) && self.held < HELD_MOST {
-            self.held += 1;
+        if repeated && !seq.after(acked) && self.retransmits < MOST_RETRANSMITS {
+            self.retransmits += 1;
         }
-        self.held < HELD_MOST
+        self.retransmits < MOST_RETRANSMITS
     }
 }
 
@@ -330,12 +335,12 @@ pub(crate) struct Digested {
     /// What the client had been sent before the turn that begins here, if that is not recorded: a new server gets the
     /// request that begins the turn when it has said all that again. And what it has been sent now, for a host that
     /// takes over.
-    pub(crate) told: [Option<Digest>; 3],
+    pub(crate) mirrored: [Option<Digest>; 3],
 }
 
 /// Digests a segment that leaves for the client, that the client has already, or that the fence withholds; `seq` is in
 /// client space.
-pub(crate) fn digest_said(
+pub(crate) fn digest_output(
     digests: Option<&Digests>,
     expected: &BTreeMap<(FlowId, u32), Expect>,
     flow: &mut Flow,
@@ -343,7 +348,7 @@ pub(crate) fn digest_said(
     payload: &[u8],
     (seq, is_linked): (SeqNumber, bool),
 ) -> Digested {
-    let ours = flow.digest.taken && flow.unprotected.is_none() && !flow.digest.says_again();
+    let ours = flow.digest.taken && flow.unprotected.is_none() && !flow.digest.is_repeating();
     let Some(digests) = digests.filter(|_| ours && !segment.has(Flags::RST)) else {
         return Digested::default();
     };
@@ -387,14 +392,14 @@ pub(crate) fn digest_said(
     let digest = &flow.digest;
     let is_recorded = flow.verify.heads_to == digest.turn.next;
     let tells_turn = turn_begins.get() && !digest.is_turn_sampled && !is_recorded;
-    let passes = next.0 / TOLD != digest.now.next.0 / TOLD;
+    let passes = next.0 / DIGEST_INTERVAL != digest.now.next.0 / DIGEST_INTERVAL;
     let tells = is_linked && digest.sampled_from.is_none() && passes;
     // A record that begins with this turn needs the digest of that place, too: only so is the other one comparable.
     let turn = digest.turn.next;
-    let is_first = next.before(turn) || next.0 / TOLD == turn.0 / TOLD;
+    let is_first = next.before(turn) || next.0 / DIGEST_INTERVAL == turn.0 / DIGEST_INTERVAL;
     Digested {
         sampling_begins: begins,
-        told: [
+        mirrored: [
             tells_turn.then_some(digest.turn),
             (tells && is_first).then_some(digest.turn),
             tells.then_some(digest.now),
@@ -411,7 +416,7 @@ pub(crate) fn digest_replayed(
     payload: &[u8],
     seq: SeqNumber,
 ) -> Result<(), Divergence> {
-    let ours = flow.digest.says_again() && !segment.has(Flags::RST);
+    let ours = flow.digest.is_repeating() && !segment.has(Flags::RST);
     let Some(digests) = digests.filter(|_| ours) else {
         return Ok(());
     };

@@ -9,17 +9,18 @@
 //! | of a gated flow or service | dropped: FIN and RST of the dying included |
 //! | RST where all was said and acknowledged | dropped; with a log link it becomes the ACK that the client may have
 //! missed |
-//! | SYN-ACK of a new connection | remembered in its embryo, to the client; a flow that has its ends still is over |
+//! | SYN-ACK of a new connection | remembered as half-open, to the client; a flow that has the same ends still
+//! is over |
 //! | of a flow on its first server, the first RST before a word, to a client that has spoken | dropped: the kernel may
 //! not have found its socket |
-//! | of a flow on its first server | noted; the head of a turn is recorded |
+//! | of a flow on its first server | observed; the head of a turn is recorded |
 //! | of a flow being spliced, SYN-ACK | `delta_seq` and the timestamp offset follow from it; the packet itself becomes
 //! the client's third ACK and goes back up the stack |
 //! | of a flow being spliced, anything else | dropped (a RST: nobody listens yet) |
 //! | of a spliced flow, output that the client has | compared with the record, then turned into the client's
 //! acknowledgement of it |
 //! | of a spliced flow, the same again, if the client has no room for the bytes behind | as anything else: the client
-//! answers with the present window (`no_room`) |
+//! answers with the present window (`zero_window`) |
 //! | of a spliced flow, FIN before the end of what the client has | a contradiction like any other |
 //! | of a spliced flow, output that the client lacks and that waits for a comparison (`digest`) | dropped as if lost,
 //! so that it comes again |
@@ -35,35 +36,38 @@ use wire::{
 };
 
 use crate::{
-    clamp::{clamp_blocks, had, note_own, told, window_up_to, write_echo},
+    clamp::{
+        advance_ack_sent, clamp_blocks, closed_rcv_nxt, observe_server_ack, window_up_to,
+        write_echo,
+    },
     digest,
-    flow::{Flow, Mode, Said, ServerHalf},
-    no_room,
-    notes::catches_up,
+    flow::{Flow, Mode, Response, ServerHalf},
     packet::{
         ACK, CHECKSUM, DATA_OFFSET, FLAGS, Network, Options, Packet, SEQ, Segment, V6_HEADER,
         WINDOW, array, find_options, overwrite, write,
     },
+    read_cursors::observe_payload_ack,
     south::{
         EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, MARK_TO_LOGGER,
         MARK_TO_NEIGHBOUR, Shared, SouthSide, Verdict, our_mark,
     },
     tolerance::Expect,
     verify::{Divergence, verify_replayed},
+    zero_window,
 };
 
 /// Has the kernel not found the socket that is there, in the moment in which that takes the place of its request? Only
 /// the client's first words come again: a client that listens is told at once.
-fn is_unfound(flow: &mut Flow, segment: &Segment) -> bool {
+fn is_lookup_race(flow: &mut Flow, segment: &Segment) -> bool {
     let first = flow.server.isn + 1;
     let is_reset = segment.has(Flags::RST) && !segment.has(Flags::ACK);
     let is_bare = is_reset && segment.sequence_len() == 0;
     let is_first = segment.seq == first && flow.server.nxt == first;
     let comes_again = flow.client.nxt != flow.client.isn + 1;
     let is_open = flow.closed_ns == 0 && comes_again;
-    let unfound = is_bare && is_first && is_open && !flow.log.unfound;
-    flow.log.unfound |= unfound;
-    unfound
+    let is_missed = is_bare && is_first && is_open && !flow.log.lookup_missed;
+    flow.log.lookup_missed |= is_missed;
+    is_missed
 }
 
 impl SouthSide {
@@ -124,8 +128,8 @@ impl SouthSide {
         {
             return false;
         }
-        let embryo = self.embryos.get_mut(&key);
-        embryo.is_some_and(|embryo| segment.ack == embryo.client.isn + 1)
+        let half_open = self.half_open.get_mut(&key);
+        half_open.is_some_and(|half_open| segment.ack == half_open.client.isn + 1)
     }
 
     fn sent_by_us(&self, packet: &Packet) -> Option<(Network, FlowKey)> {
@@ -145,9 +149,9 @@ impl SouthSide {
         now_ns: u64,
     ) -> Verdict {
         let shared = &mut self.shared;
-        let embryo = self.embryos.get_mut(&key);
-        let stale = embryo.as_ref().is_some_and(|embryo| {
-            embryo.server.answered && embryo.incarnation != shared.service.incarnation
+        let half_open = self.half_open.get_mut(&key);
+        let stale = half_open.as_ref().is_some_and(|half_open| {
+            half_open.server.synack_seen && half_open.incarnation != shared.service.incarnation
         });
         let answer_to_stray = segment.has(Flags::RST) && shared.strays_dropped(now_ns);
         if shared.service_gated(now_ns) || stale || answer_to_stray {
@@ -157,17 +161,17 @@ impl SouthSide {
         if shared.fenced(now_ns) {
             return shared.refuse_fenced();
         }
-        if let Some(embryo) = embryo
+        if let Some(half_open) = half_open
             && segment.has(Flags::SYN | Flags::ACK)
         {
             let options = find_options(&segment.header);
             // Another answer than before (the request's socket expired, or its cookie did) is another
             // connection: a logger refuses other numbers for the one that it knows.
-            if embryo.server.answered && embryo.server.isn != segment.seq {
-                shared.replace_embryo(embryo, now_ns);
+            if half_open.server.synack_seen && half_open.server.isn != segment.seq {
+                shared.replace_half_open(half_open, now_ns);
             }
-            egress_synack(embryo, segment, &options);
-            embryo
+            egress_synack(half_open, segment, &options);
+            half_open
                 .digest
                 .begin(shared.settings.digests.as_ref(), segment.seq + 1);
             if shared.settings.link {
@@ -197,7 +201,7 @@ impl SouthSide {
             && shared.is_afterthought(flow, segment)
             && !shared.flow_gated(flow, now_ns)
         {
-            return shared.answer_again(packet, key, flow, now_ns);
+            return shared.repeat_final_ack(packet, key, flow, now_ns);
         }
         let silent = shared.flow_gated(flow, now_ns)
             || flow.mode == Mode::Diverged
@@ -210,10 +214,10 @@ impl SouthSide {
         let options = find_options(&segment.header);
         if flow.mode == Mode::Observed {
             if shared.fenced(now_ns) {
-                shared.digest_said(&self.expected, packet, flow, segment, (segment.seq, now_ns));
+                shared.digest_output(&self.expected, packet, flow, segment, (segment.seq, now_ns));
                 return shared.refuse_fenced();
             }
-            if is_unfound(flow, segment) {
+            if is_lookup_race(flow, segment) {
                 shared.counters.gated_out += 1;
                 return Verdict::Drop;
             }
@@ -225,16 +229,16 @@ impl SouthSide {
             } else {
                 observe_server(flow, segment, &options);
             }
-            shared.digest_said(&self.expected, packet, flow, segment, (segment.seq, now_ns));
+            shared.digest_output(&self.expected, packet, flow, segment, (segment.seq, now_ns));
             shared.mirror_head(packet, flow, segment, segment.seq, now_ns);
-            shared.hear_answer(packet, flow, segment, segment.seq);
+            shared.observe_response(packet, flow, segment, segment.seq);
             return Verdict::Next;
         }
         if synack {
             return shared.egress_spliced_synack(packet, flow, segment, &options);
         }
         let repeated = !segment.end().after(flow.splice.nxt);
-        hear_new_server(flow, segment);
+        observe_new_server(flow, segment);
         let seq = segment.seq + flow.splice.delta_seq;
         let mut verdict = Ok(());
         if segment.payload_len > 0 && seq.before(flow.verify.end) {
@@ -262,11 +266,11 @@ impl SouthSide {
         if !segment.has(Flags::RST) {
             // Not before: who looks at the flow takes this for compared, and gives the server more.
             flow.splice.nxt = flow.splice.nxt.max_seq(segment.end());
-            keep_behind(flow);
+            bound_verify_end(flow);
         }
         let expected = &self.expected;
         if is_self_acked(flow, segment, repeated) {
-            shared.digest_said(expected, packet, flow, segment, (seq, now_ns));
+            shared.digest_output(expected, packet, flow, segment, (seq, now_ns));
         }
         if shared.waits_for_digest(flow, segment, repeated) {
             return shared.hold(packet, flow, segment, &options, repeated);
@@ -275,11 +279,11 @@ impl SouthSide {
             shared.egress_spliced(packet, &key, flow, segment, &options, (repeated, now_ns));
         // Of all that is withheld only what the fence keeps has bytes.
         if matches!(verdict, Verdict::Next | Verdict::Withheld) {
-            shared.digest_said(expected, packet, flow, segment, (seq, now_ns));
+            shared.digest_output(expected, packet, flow, segment, (seq, now_ns));
         }
         if verdict == Verdict::Next {
             shared.mirror_head(packet, flow, segment, seq, now_ns);
-            shared.hear_answer(packet, flow, segment, seq);
+            shared.observe_response(packet, flow, segment, seq);
         }
         verdict
     }
@@ -304,10 +308,10 @@ impl Shared {
             splice.nxt = segment.seq + 1;
             splice.una = segment.seq + 1;
             splice.ack = segment.ack;
-            splice.edge = segment.ack + u32::from(segment.window);
+            splice.rcv_wnd_edge = segment.ack + u32::from(segment.window);
             splice.window_scale = options.scale();
             flow.log.ack = splice.ack;
-            flow.log.edge = splice.edge;
+            flow.log.rcv_wnd_edge = splice.rcv_wnd_edge;
             splice.delta_seq = splice.outstream.0.wrapping_sub(splice.nxt.0);
             if let Some(tsval) = options.tsval(&segment.header) {
                 splice.first_tsval = tsval;
@@ -320,7 +324,7 @@ impl Shared {
 
     /// What leaves for the client, or would if the client had not got it already, or the lease were not over: what the
     /// fence keeps comes again only where the client finds it missing, behind what follows.
-    fn digest_said(
+    fn digest_output(
         &mut self,
         expected: &BTreeMap<(FlowId, u32), Expect>,
         packet: &Packet,
@@ -331,10 +335,10 @@ impl Shared {
         let digests = self.settings.digests.as_ref();
         let payload = segment.payload(&packet.bytes);
         let at = (seq, self.settings.link);
-        let digested = digest::digest_said(digests, expected, flow, segment, payload, at);
+        let digested = digest::digest_output(digests, expected, flow, segment, payload, at);
         self.counters.sampled += u64::from(digested.sampling_begins);
-        for digest in digested.told.into_iter().flatten() {
-            self.mirror_said(flow, digest, now_ns);
+        for digest in digested.mirrored.into_iter().flatten() {
+            self.mirror_output_digest(flow, digest, now_ns);
         }
     }
 
@@ -356,9 +360,9 @@ impl Shared {
         repeated: bool,
     ) -> Verdict {
         self.counters.replay_held += 1;
-        let ack = no_room::client_heard(flow);
+        let ack = zero_window::client_una(flow);
         if segment.seq.before(ack) {
-            let ack = no_room::told_of(flow, ack, repeated);
+            let ack = zero_window::ack_for_server(flow, ack, repeated);
             return self.self_ack(packet, flow, segment, options, ack);
         }
         Verdict::Withheld
@@ -379,14 +383,14 @@ impl Shared {
         let client_has = client_has(flow, segment);
         if is_self_acked(flow, segment, repeated) {
             self.counters.self_acks += 1;
-            let ack = no_room::told_of(flow, segment.end(), repeated);
+            let ack = zero_window::ack_for_server(flow, segment.end(), repeated);
             return self.self_ack(packet, flow, segment, options, ack);
         }
         let seq = segment.seq + flow.splice.delta_seq;
         let client_has_part = !client_has && seq.before(flow.client.ack);
         if !silent && !reset && flow.whole_segments && client_has_part {
             self.counters.self_acks += 1;
-            let ack = no_room::told_of(flow, no_room::client_heard(flow), repeated);
+            let ack = zero_window::ack_for_server(flow, zero_window::client_una(flow), repeated);
             return self.self_ack(packet, flow, segment, options, ack);
         }
         if silent && !reset && segment.ack.before(flow.server.ack) {
@@ -427,16 +431,16 @@ impl Shared {
         if segment.has(Flags::ACK) {
             let edge = segment.ack + window_of(segment, flow.splice.window_scale);
             if self.linked(flow) && !reset {
-                self.hear_note(key, flow);
+                self.advance_stable(key, flow);
             }
             let (ack, previous) = (self.clamped(flow, segment.ack), flow.log.ack);
             let window = window_up_to(flow, edge, ack);
             if self.linked(flow) && !reset {
-                note_own(packet, flow, segment, options, edge);
+                observe_server_ack(packet, flow, segment, options, edge);
                 write_echo(&mut header, flow, options);
                 clamp_blocks(&mut header, flow, options);
                 if segment.sequence_len() == 0
-                    && self.stays_here(flow, segment, previous, (ack, window), now_ns)
+                    && self.withholds_ack(flow, segment, previous, (ack, window), now_ns)
                 {
                     return None;
                 }
@@ -444,11 +448,11 @@ impl Shared {
             }
             write(&mut header, ACK, ack.0.to_be_bytes());
             write(&mut header, WINDOW, window.to_be_bytes());
-            catches_up(flow, segment, ack);
-            told(flow, ack, window);
+            observe_payload_ack(flow, segment, ack);
+            advance_ack_sent(flow, ack, window);
         }
         if !reset {
-            sent_up_to(&mut flow.server, seq + segment.sequence_len());
+            advance_snd_nxt(&mut flow.server, seq + segment.sequence_len());
         }
         if let (Some(at), Some(tsval)) = (options.tsval_at(), options.tsval(&segment.header)) {
             let tsval = SeqNumber(tsval) + flow.splice.ts_delta;
@@ -463,7 +467,7 @@ impl Shared {
     /// is logged. A server that ends one with a RST, because it has not read all, is to be heard.
     fn is_afterthought(&self, flow: &Flow, segment: &Segment) -> bool {
         let acknowledged = if self.settings.link {
-            had(flow)
+            closed_rcv_nxt(flow)
         } else {
             flow.server.ack
         };
@@ -504,7 +508,7 @@ fn self_ack_header(flow: &Flow, segment: &Segment, options: &Options, ack: SeqNu
     write(&mut header, ACK, ack.0.to_be_bytes());
     write(&mut header, DATA_OFFSET, [(len / 4) << 4]);
     write(&mut header, FLAGS, [Flags::ACK.bits()]);
-    let window = no_room::window_of_self_ack(flow);
+    let window = zero_window::window_of_self_ack(flow);
     write(&mut header, WINDOW, window.to_be_bytes());
     if let Some(tsval) = tsval {
         // RFC 7323 appendix A
@@ -564,30 +568,30 @@ fn turn(bytes: &mut Vec<u8>, network: &Network, header: &[u8]) {
     }
 }
 
-/// The server answers a SYN: the embryo learns the other half of the handshake.
-fn egress_synack(embryo: &mut Flow, segment: &Segment, options: &Options) {
-    embryo.server.isn = segment.seq;
-    embryo.server.nxt = segment.seq + 1;
-    embryo.server.sent = 0;
-    embryo.server.ack = segment.ack;
-    embryo.server.edge = segment.ack + window_of(segment, 0);
-    embryo.server.window_scale = options.scale();
+/// The server answers a SYN: the half-open connection learns the other half of the handshake.
+fn egress_synack(half_open: &mut Flow, segment: &Segment, options: &Options) {
+    half_open.server.isn = segment.seq;
+    half_open.server.nxt = segment.seq + 1;
+    half_open.server.sent = 0;
+    half_open.server.ack = segment.ack;
+    half_open.server.rcv_wnd_edge = segment.ack + window_of(segment, 0);
+    half_open.server.window_scale = options.scale();
     if options.window_scale.is_none() {
-        embryo.client.window_scale = 0; // one side's silence turns it off for both
+        half_open.client.window_scale = 0; // one side's silence turns it off for both
     }
     let tsval = options.tsval(&segment.header);
-    embryo.server.timestamps = tsval.is_some();
-    embryo.server.sack = options.sack_permitted;
+    half_open.server.timestamps = tsval.is_some();
+    half_open.server.sack = options.sack_permitted;
     if let Some(tsval) = tsval {
-        embryo.server.tsval = tsval;
+        half_open.server.tsval = tsval;
     }
-    embryo.server.answered = true;
-    embryo.client.spoken = segment.seq + 1;
-    embryo.verify.said = Said::Answer; // to nothing: the client's first byte begins a turn
+    half_open.server.synack_seen = true;
+    half_open.client.response_start = segment.seq + 1;
+    half_open.verify.response = Response::Begun; // to nothing: the client's first byte begins a turn
 }
 
 /// The client is sent everything before `end`.
-pub(crate) fn sent_up_to(server: &mut ServerHalf, end: SeqNumber) {
+pub(crate) fn advance_snd_nxt(server: &mut ServerHalf, end: SeqNumber) {
     if end.after(server.nxt) {
         server.sent += u64::from(end.0.wrapping_sub(server.nxt.0));
         server.nxt = end;
@@ -600,11 +604,11 @@ fn observe_server(flow: &mut Flow, segment: &Segment, options: &Options) {
         return;
     }
     let server = &mut flow.server;
-    sent_up_to(server, segment.end());
+    advance_snd_nxt(server, segment.end());
     if segment.has(Flags::ACK) {
         server.ack = server.ack.max_seq(segment.ack);
         let window = window_of(segment, server.window_scale);
-        server.edge = server.edge.max_seq(segment.ack + window);
+        server.rcv_wnd_edge = server.rcv_wnd_edge.max_seq(segment.ack + window);
     }
     if let Some(tsval) = options.tsval(&segment.header) {
         server.tsval = tsval;
@@ -628,31 +632,31 @@ fn is_self_acked(flow: &Flow, segment: &Segment, repeated: bool) -> bool {
         && !segment.has(Flags::RST)
         && client_has(flow, segment)
         && !ends_with_news(flow, segment)
-        && !(repeated && no_room::sent_in_vain(flow))
+        && !(repeated && zero_window::sent_beyond_window(flow))
 }
 
 /// What lies further apart than half of the sequence space is in no order (RFC 9293 3.4): the end of what was
 /// compared stays as near behind what the server says as a segment that comes again can be.
-fn keep_behind(flow: &mut Flow) {
-    let said = flow.splice.nxt + flow.splice.delta_seq;
-    let behind = said.distance_from(flow.verify.end);
+fn bound_verify_end(flow: &mut Flow) {
+    let nxt = flow.splice.nxt + flow.splice.delta_seq;
+    let behind = nxt.distance_from(flow.verify.end);
     if behind.is_some_and(|behind| behind >= LARGEST_WINDOW) {
-        flow.verify.end = said - LARGEST_WINDOW;
+        flow.verify.end = nxt - LARGEST_WINDOW;
     }
 }
 
 /// RFC 7323 2.3.
 pub(crate) const LARGEST_WINDOW: u32 = 1 << 30;
 
-/// Note what the new server has heard, server space.
-fn hear_new_server(flow: &mut Flow, segment: &Segment) {
+/// What the new server has received and offers, server space.
+fn observe_new_server(flow: &mut Flow, segment: &Segment) {
     if segment.has(Flags::RST) {
         return;
     }
     let splice = &mut flow.splice;
     splice.ack = splice.ack.max_seq(segment.ack);
     let window = window_of(segment, splice.window_scale);
-    splice.edge = splice.edge.max_seq(segment.ack + window);
+    splice.rcv_wnd_edge = splice.rcv_wnd_edge.max_seq(segment.ack + window);
 }
 
 /// A FIN that acknowledges more than the client was told: most likely the client's own FIN, and no socket
@@ -663,7 +667,7 @@ fn ends_with_news(flow: &Flow, segment: &Segment) -> bool {
 
 /// A byte where nobody knows what the client has heard.
 fn verify_unheard(flow: &mut Flow, segment: &Segment, seq: SeqNumber) -> Result<(), Divergence> {
-    let Some(at) = flow.contradicts_unheard(segment, seq) else {
+    let Some(at) = flow.contradicts_unrecorded(segment, seq) else {
         return Ok(());
     };
     flow.verify.diverged_at = at;
@@ -677,9 +681,9 @@ fn verify_end(flow: &mut Flow, segment: &Segment) -> Result<(), Divergence> {
     let end = segment.end() + flow.splice.delta_seq;
     let fin = segment.has(Flags::FIN) && !segment.has(Flags::RST);
     // What the client has heard by its next words counts as recorded, with the end of the server.
-    let inside = (end - 1).before(flow.verify.end) && !flow.ends_again(end);
+    let inside = (end - 1).before(flow.verify.end) && !flow.repeats_fin(end);
     let early = end.before(flow.server.nxt) || inside;
-    if fin && (early || flow.digest.says_again()) {
+    if fin && (early || flow.digest.is_repeating()) {
         flow.verify.diverged_at = end - 1;
         flow.verify.ended_early = true;
         return Err(Divergence(end - 1));

@@ -86,16 +86,15 @@ pub fn resets_to_client(key: FlowKey, flow: &Flow) -> Result<Vec<Vec<u8>>, EmitE
     numbers.into_iter().map(reset).collect()
 }
 
-/// A question to a client of which another host knew more: the segment lies below its window, so that
-/// it is answered with an acknowledgement (RFC 9293 3.10.7.4) and changes nothing, as a keep-alive. It
-/// says what is true: everything up to `server.ack` has arrived, and there is no room now (FT-TCP
-/// IV.E.1). With an octet that the client has had (RFC 1122 4.2.3.6): its TSval may be older than the
-/// client's newest, and of segments without any Linux answers one such in half a second, or, from 6.14
-/// on, none.
+/// A segment that makes the client's TCP tell its own numbers, where another host knew more of the client (RFC 9293
+/// 3.8.4, 3.10.7.4). The segment lies below the client's window, so TCP answers with an acknowledgement and changes
+/// nothing. The segment acknowledges everything before `server.ack`, with a zero window (FT-TCP IV.E.1). It has an
+/// octet that the client has (RFC 1122 4.2.3.6): its TSval may be older than the client's newest, and of such segments
+/// without an octet Linux answers one in half a second, or, from 6.14 on, none.
 ///
 /// # Errors
 /// None in practice: the segment has no payload.
-pub fn call_to_client(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
+pub fn keepalive_probe(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
     let options = timestamps(flow.server.tsval, flow.client.tsval);
     let segment = SegmentSpec {
         seq: flow.client.ack - 1,
@@ -113,18 +112,18 @@ pub fn call_to_client(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
     emit(&segment, ChecksumMode::Full)
 }
 
-/// What a client hears when its replay is over, if another host had served it before, or it has waited for
-/// long: all that it was told has arrived, and there is room again (FT-TCP IV.E.2). The dead server may not have
-/// come to saying the one, and we have said the other ourselves ([`call_to_client`], [`no_room_for_client`]);
-/// and if the client has had all that the new server says, nothing else reaches it.
+/// Opens the client's window at the end of a replay (FT-TCP IV.E.2), if another host had served the client before, or
+/// the client has waited for long. The dead server may have acknowledged less, and we have announced a zero window
+/// ([`keepalive_probe`], [`zero_window_ack`]); and if the client has all output of the new server, no other segment
+/// reaches the client.
 ///
-/// No more room than it was offered before: what is beyond that is not recorded (`ingress.h`). More is the
-/// server's to offer.
+/// The right edge of the window never goes beyond the edge that was offered before: segments beyond that edge are not
+/// recorded (`ingress.h`). Only the server may offer more.
 ///
 /// # Errors
 /// None in practice: the segment has no payload.
-pub fn word_to_client(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
-    let (server, offered) = (flow.splice.edge, flow.server.edge);
+pub fn window_update_ack(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
+    let (server, offered) = (flow.splice.rcv_wnd_edge, flow.server.rcv_wnd_edge);
     let edge = if offered.before(server) {
         offered
     } else {
@@ -134,13 +133,13 @@ pub fn word_to_client(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
     acknowledgement(key, flow, (flow.server.ack, room), flow.client.tsval)
 }
 
-/// What a client hears that waits for a server: what it was told has arrived, and there is no room now
-/// (FT-TCP IV.E.1). Its window may shrink by that (RFC 9293 3.8.6 asks senders to bear it); what was
-/// acknowledged stays so. See [`crate::closed_window_ack`] for a client whose flow nobody has.
+/// Closes the window of a client that waits for a server (FT-TCP IV.E.1), and repeats the acknowledgement. The window
+/// may shrink by that (RFC 9293 3.8.6 asks senders to bear it). See [`crate::closed_window_ack`] for a client without a
+/// flow.
 ///
 /// # Errors
 /// None in practice: the segment has no payload.
-pub fn no_room_for_client(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
+pub fn zero_window_ack(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
     acknowledgement(key, flow, (flow.server.ack, 0), flow.client.tsval)
 }
 
@@ -155,7 +154,11 @@ pub fn released_ack(key: FlowKey, flow: &Flow) -> Result<Option<Vec<u8>>, EmitEr
     if never_linked || !flow.log.ack.after(flow.server.ack) {
         return Ok(None);
     }
-    let room = flow.log.edge.distance_from(flow.log.ack).unwrap_or(0);
+    let room = flow
+        .log
+        .rcv_wnd_edge
+        .distance_from(flow.log.ack)
+        .unwrap_or(0);
     acknowledgement(key, flow, (flow.log.ack, room), flow.log.tsecr).map(Some)
 }
 

@@ -24,7 +24,7 @@ const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 impl Shared {
     /// Is the lease over?
     pub(crate) fn fenced(&self, now_ns: u64) -> bool {
-        self.service.speak_until_ns.is_some_and(|end| now_ns >= end)
+        self.service.lease_until_ns.is_some_and(|end| now_ns >= end)
     }
 
     pub(crate) const fn drop_fenced(&mut self) -> Verdict {

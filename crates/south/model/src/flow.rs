@@ -36,8 +36,8 @@ pub struct ClientHalf {
     pub window_scale: u8,
     /// It sent a RST while nobody served it.
     pub reset: bool,
-    /// `server.nxt` when its newest byte came: what is said from there on answers it.
-    pub spoken: SeqNumber,
+    /// `server.nxt` when its newest byte came: the response to that byte begins there.
+    pub response_start: SeqNumber,
 }
 
 /// What the client was told. Changed at egress only; client space.
@@ -52,7 +52,7 @@ pub struct ServerHalf {
     /// Instream acknowledged so far.
     pub ack: SeqNumber,
     /// Right edge of the window offered.
-    pub edge: SeqNumber,
+    pub rcv_wnd_edge: SeqNumber,
     /// Newest TSval.
     pub tsval: u32,
     /// How far the window fields that the client reads are to be shifted.
@@ -62,7 +62,7 @@ pub struct ServerHalf {
     /// SACK was.
     pub sack: bool,
     /// Its SYN-ACK was seen.
-    pub answered: bool,
+    pub synack_seen: bool,
 }
 
 /// The binding to a later server's socket.
@@ -87,11 +87,11 @@ pub struct SpliceHalf {
     /// Instream acknowledged by the new server.
     pub ack: SeqNumber,
     /// Right edge of its window.
-    pub edge: SeqNumber,
+    pub rcv_wnd_edge: SeqNumber,
     /// Its window scale.
     pub window_scale: u8,
-    /// An acknowledgement is held back from the server (`no_room`).
-    pub held: bool,
+    /// An acknowledgement is withheld from the server (`zero_window`).
+    pub ack_withheld: bool,
 }
 
 /// Comparison of a replayed outstream with its record; client space.
@@ -105,8 +105,8 @@ pub struct VerifyHalf {
     pub head_left: u32,
     /// Where what was to be recorded last ended.
     pub heads_to: SeqNumber,
-    /// How far the client had sent when this answer began.
-    pub asked: SeqNumber,
+    /// How far the client had sent when this response began.
+    pub request_end: SeqNumber,
     /// Compare up to here.
     pub end: SeqNumber,
     /// Bytes compared and equal.
@@ -123,19 +123,19 @@ pub struct VerifyHalf {
     pub ended_early: bool,
     /// It was something before `diverged_at`.
     pub by_digest: bool,
-    /// What the server has said since the client spoke last. With a log link only.
-    pub said: Said,
+    /// The output since the client's newest byte. With a log link only.
+    pub response: Response,
 }
 
-/// What a server has said since its client spoke last.
+/// A server's output since its client's newest byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Said {
-    /// Nothing, or an interim response of HTTP/1.x, or what may become one: the request goes on.
+pub enum Response {
+    /// No output, or an interim response of HTTP/1.x, or what may become one: the request goes on.
     #[default]
-    Nothing,
-    /// Something else. (Before a client has said anything there is nothing to be answered.)
-    Answer,
-    /// That it changes the protocol: all that follows belongs together.
+    None,
+    /// Other output. (Also before the first byte of a client: there is no request to respond to.)
+    Begun,
+    /// A change of the protocol: all that follows belongs together.
     OtherProtocol,
 }
 
@@ -154,15 +154,15 @@ pub enum Restored {
     /// This host knows all that its client was sent.
     #[default]
     Not,
-    /// What its client had heard, and that its record is whole, is not known yet.
-    Silent,
-    /// The same; but what its client has behind a hole is known.
-    Told,
-    /// Its client has shown that the record is whole, and has not said what it has behind a hole. Without selective
+    /// How far its client has received, and that its record is whole, is not known yet.
+    Unconfirmed,
+    /// The same; but what its client has behind a gap is known.
+    GapKnown,
+    /// Its client has shown that the record is whole, and not what it has behind a gap. Without selective
     /// acknowledgements it never will.
-    Untold,
-    /// The client has said all that. (What was on its way then comes later.)
-    Heard,
+    GapUnknown,
+    /// The client has shown both. (Segments that were on their way then come later.)
+    Confirmed,
 }
 
 /// With a log link: what the logger has of the instream, and what the server's TCP has.
@@ -175,30 +175,31 @@ pub struct LogHalf {
     /// What the server's TCP acknowledged; after a splice, the new server's.
     pub ack: SeqNumber,
     /// Right edge of its window.
-    pub edge: SeqNumber,
+    pub rcv_wnd_edge: SeqNumber,
     /// What the client's timestamps are echoed with: TS.Recent (RFC 7323 4.3) of one who has received
     /// what the client was told.
     pub tsecr: u32,
     /// The interface by which its segments leave.
     pub ifindex: u32,
-    /// What the logger was told that the client has acknowledged.
-    pub told: SeqNumber,
+    /// The client's acknowledgement in the newest copy.
+    pub copied_ack: SeqNumber,
     /// End of the newest copy of its instream.
     pub copied: SeqNumber,
     /// When that left (`CLOCK_MONOTONIC`, ns); 0: there was none.
     pub copied_ns: u64,
-    /// When the server's TCP said last by itself that it has what the logger had not (`CLOCK_MONOTONIC`, ns); 0: never.
-    pub hasty_ns: u64,
-    /// Its server says how far it has noted what it has read ([`crate::SouthSide::note`]).
-    pub is_noted: bool,
-    /// The newest that its server has said acknowledges all that its client has.
-    pub caught_up: bool,
+    /// When a pure ACK of the server's TCP last acknowledged bytes that the logger lacked (`CLOCK_MONOTONIC`, ns); 0:
+    /// never.
+    pub early_ack_ns: u64,
+    /// It has a read cursor ([`crate::SouthSide::advance_read_cursor`]).
+    pub has_read_cursor: bool,
+    /// The server's newest payload acknowledges all that its client has sent.
+    pub all_acked: bool,
     /// What the logger has beyond `stable`: at most 3.
     pub ranges: Vec<Range>,
     /// What the server has beyond `ack`: at most 4.
     pub blocks: Vec<Range>,
     /// Pure ACKs that wait for the logger: at most 8, ascending.
-    pub held: Vec<SeqNumber>,
+    pub deferred: Vec<SeqNumber>,
     /// TTL or hop limit of the server's newest segment.
     pub ttl: u8,
     /// Its ECE flag.
@@ -211,23 +212,22 @@ pub struct LogHalf {
     pub restored: Restored,
     /// Of a restored flow: its server replays a record of its own.
     pub stateful: bool,
-    /// Its client has sent more than is recorded, and none of that again yet.
-    pub ahead: bool,
-    /// The highest `ack` of its earlier servers: what is before it may have been answered.
-    pub answered: SeqNumber,
-    /// Of a restored flow: what the client had of its dead host, also behind a hole.
-    pub heard: SeqNumber,
+    /// Its client has sent beyond `stable`, and has not retransmitted from there yet.
+    pub snd_beyond_stable: bool,
+    /// The highest `ack` of its earlier servers: bytes before it may have been answered.
+    pub former_ack: SeqNumber,
+    /// Of a restored flow: end of what the client has of its dead host, also behind a gap.
+    pub client_received: SeqNumber,
     /// Of one of which heads of answers are recorded: from there on what the client says may have been answered by the
     /// dead host, without a record of that.
     pub doubt: Option<SeqNumber>,
-    /// Of what the client has heard, nobody has recorded the answer that lies from there on: what a later server says
-    /// there is another one, as far as can be told. (The last number may be the end of what the dead host's server
-    /// said.)
-    pub lacks: Option<SeqNumber>,
-    /// And what it had room for then: the end of what the dead host may have sent.
-    pub reach: SeqNumber,
+    /// Nobody has recorded what the client has received from there on: other output of a later server there contradicts
+    /// that, as far as can be told. (The last number may be the end of the dead host's outstream.)
+    pub unrecorded_from: Option<SeqNumber>,
+    /// Right edge of the client's window then: the dead host may have sent up to here.
+    pub client_wnd_edge: SeqNumber,
     /// Its socket was not found once, though it is there.
-    pub unfound: bool,
+    pub lookup_missed: bool,
 }
 
 /// One connection. Also the snapshot in which the rest of the system reads it from the kernel.
@@ -281,9 +281,9 @@ impl Flow {
     #[must_use]
     pub fn is_silent(&self) -> bool {
         match self.log.restored {
-            Restored::Silent | Restored::Told => true,
-            Restored::Untold => self.server.sack,
-            Restored::Not | Restored::Heard => false,
+            Restored::Unconfirmed | Restored::GapKnown => true,
+            Restored::GapUnknown => self.server.sack,
+            Restored::Not | Restored::Confirmed => false,
         }
     }
 
@@ -297,7 +297,7 @@ impl Flow {
     /// programs have said so once ([`crate::EventKind::Late`]), or it was there when that life began.
     #[must_use]
     pub fn is_late(&self, incarnation: u32) -> bool {
-        let is_heard = self.log.restored != Restored::Silent || self.client.reset;
+        let is_heard = self.log.restored != Restored::Unconfirmed || self.client.reset;
         self.incarnation != incarnation && self.closed_ns == 0 && !self.server_closing && is_heard
     }
 
@@ -314,12 +314,12 @@ impl Flow {
     pub fn is_behind(&self) -> bool {
         self.mode == Mode::Spliced
             && self.splice.delta_seq != 0
-            && self.server.nxt.after(self.said_so_far())
+            && self.server.nxt.after(self.spliced_snd_nxt())
     }
 
     /// A FIN that ends before this number repeats the FIN of an earlier life: the digest of all bytes ends before the
     /// FIN.
-    pub(crate) fn ends_again(&self, end: SeqNumber) -> bool {
+    pub(crate) fn repeats_fin(&self, end: SeqNumber) -> bool {
         let digest = &self.digest;
         let is_compared = digest.taken && digest.comparison == Comparison::Done;
         is_compared && digest.sent.next == end - 1 && self.server.nxt == end
@@ -378,7 +378,7 @@ mod tests {
         let changes: [fn(&mut Flow); 3] = [
             |flow| flow.closed_ns = 1,
             |flow| flow.server_closing = true,
-            |flow| flow.log.restored = Restored::Silent,
+            |flow| flow.log.restored = Restored::Unconfirmed,
         ];
         for change in changes {
             let mut other = late.clone();
@@ -386,10 +386,10 @@ mod tests {
             assert!(!other.is_late(4), "{other:?}");
         }
         let mut gone = late;
-        gone.log.restored = Restored::Silent;
+        gone.log.restored = Restored::Unconfirmed;
         gone.client.reset = true;
         assert!(gone.is_late(4));
-        gone.log.restored = Restored::Heard;
+        gone.log.restored = Restored::Confirmed;
         assert!(gone.is_late(4));
     }
 }

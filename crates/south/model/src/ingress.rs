@@ -5,13 +5,13 @@
 //! | not for a protected address:port | others |
 //! | our own, server space | the server's TCP, untouched |
 //! | our own, client space | translated, to the server's TCP |
-//! | SYN of a new connection | remembered as an embryo, to the server; one that an earlier life has answered is
+//! | SYN of a new connection | remembered as half-open, to the server; one that an earlier life has answered is
 //! dropped while a recovery is under way, and for a second |
-//! | first segment that acknowledges the server's SYN-ACK | the embryo becomes a flow; "opened" is recorded first: no
-//! room, no delivery |
+//! | first segment that acknowledges the server's SYN-ACK | the half-open connection becomes a flow; "opened" is
+//! recorded first: no room, no delivery |
 //! | of no known connection | the server's TCP (which resets it), but dropped while a recovery is under way: it may
 //! belong to a connection that is being recovered |
-//! | of a flow whose server is gone (gated) | what it tells about the client is noted, what it brings recorded;
+//! | of a flow whose server is gone (gated) | what it shows of the client is observed, its bytes recorded;
 //! dropped |
 //! | of a flow, with payload or FIN | recorded first; no room, no delivery |
 //! | of a flow on its first server | the server's TCP |
@@ -26,7 +26,7 @@
 //! | of a spliced flow, beyond the window of the new server | payload or FIN dropped; an acknowledgement alone is given
 //! the number of the window's edge |
 //! | of a flow spliced to a later server | acknowledgement number, SACK blocks and echoed timestamp mapped to the new
-//! server's, then on; of a client without room the last acknowledgement is held back (`no_room`) |
+//! server's, then on; of a client without room the last acknowledgement is held back (`zero_window`) |
 //!
 //! What a segment tells about the client is believed only if the server's TCP would believe it
 //! (RFC 9293 3.10.7.4, as Linux checks it), or a stranger could spoil what recovery relies on.
@@ -36,15 +36,15 @@ use types::UnprotectedReason;
 use wire::{Flags, FlowId, FlowKey, SeqNumber, kind};
 
 use crate::{
-    egress::sent_up_to,
-    flow::{Flow, LogHalf, Mode, Restored, Said},
-    no_room,
+    egress::advance_snd_nxt,
+    flow::{Flow, LogHalf, Mode, Response, Restored},
     packet::{
         ACK, Network, Options, Packet, SEQ, Segment, WINDOW, find_options, length32, read32, write,
     },
     south::{
         EventKind, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, Shared, SouthSide, Verdict, our_mark,
     },
+    zero_window,
 };
 
 impl SouthSide {
@@ -68,7 +68,7 @@ impl SouthSide {
                 && flow.mode == Mode::Spliced
                 && segment.has(Flags::ACK)
             {
-                no_room::note_told(flow, segment.ack);
+                zero_window::advance_una(flow, segment.ack);
             }
             return Verdict::Next;
         }
@@ -80,7 +80,7 @@ impl SouthSide {
             return self.ingress_syn(packet, key, &segment, now_ns);
         }
         let known = self.flows.contains_key(&key);
-        if !known && !self.hatch(key, &segment, packet.ifindex, now_ns) {
+        if !known && !self.promote(key, &segment, packet.ifindex, now_ns) {
             return Verdict::Drop;
         }
         if let Some(flow) = self.flows.get_mut(&key)
@@ -124,7 +124,7 @@ impl SouthSide {
         let takes = flow.mode == Mode::Spliced
             && !flow.server_closing
             && !self.shared.flow_gated(flow, now_ns);
-        if !takes || flow.comes_too_soon(segment) {
+        if !takes || flow.doubt_precedes_repeat(segment) {
             return Verdict::Drop;
         }
         let options = find_options(&segment.header);
@@ -150,7 +150,7 @@ impl SouthSide {
         if let Some(flow) = self.flows.remove(&key) {
             let reason = CloseReason::Evicted;
             self.shared
-                .mirror_note(&flow, FrameKind::Closed(reason), now_ns);
+                .mirror_marker(&flow, FrameKind::Closed(reason), now_ns);
         }
     }
 
@@ -169,10 +169,10 @@ impl SouthSide {
         let incarnation = self.shared.service.incarnation;
         // A SYN that comes twice must not make us forget the answer to the first.
         let answered = self
-            .embryos
+            .half_open
             .get_mut(&key)
-            .filter(|embryo| embryo.server.answered && embryo.client.isn == segment.seq)
-            .map(|embryo| (embryo.incarnation, embryo.given_ns));
+            .filter(|half_open| half_open.server.synack_seen && half_open.client.isn == segment.seq)
+            .map(|half_open| (half_open.incarnation, half_open.given_ns));
         // If it was an earlier life that answered, the client's ACK may be on its way, and a second
         // answer would contradict the first. The client tries again.
         let is_contradicted = answered.is_some_and(|(life, first_ns)| {
@@ -193,12 +193,12 @@ impl SouthSide {
             self.shared.counters.stripped += 1;
         }
         if answered.is_none_or(|(life, _)| life != incarnation) {
-            if let Some(known) = self.embryos.get_mut(&key) {
-                self.shared.replace_embryo(known, now_ns);
+            if let Some(known) = self.half_open.get_mut(&key) {
+                self.shared.replace_half_open(known, now_ns);
             }
-            let mut embryo = embryo(segment, &options, &header, incarnation, packet.ifindex);
-            embryo.given_ns = now_ns;
-            self.embryos.insert(key, embryo);
+            let mut half_open = half_open(segment, &options, &header, incarnation, packet.ifindex);
+            half_open.given_ns = now_ns;
+            self.half_open.insert(key, half_open);
         }
         Verdict::Next
     }
@@ -209,33 +209,33 @@ impl SouthSide {
     ///
     /// False: the record cannot be opened now. As with what is recorded later, the server must not
     /// have the segment then; one of the two ends will send its part of the handshake again.
-    fn hatch(&mut self, key: FlowKey, segment: &Segment, ifindex: u32, now_ns: u64) -> bool {
-        let Some(embryo) = self.embryos.get_mut(&key) else {
+    fn promote(&mut self, key: FlowKey, segment: &Segment, ifindex: u32, now_ns: u64) -> bool {
+        let Some(half_open) = self.half_open.get_mut(&key) else {
             return true;
         };
-        if !embryo.server.answered
-            || segment.ack != embryo.server.isn + 1
-            || !believable(embryo, segment)
+        if !half_open.server.synack_seen
+            || segment.ack != half_open.server.isn + 1
+            || !believable(half_open, segment)
         {
             return true;
         }
         let shared = &mut self.shared;
-        if embryo.id == FlowId(0) {
+        if half_open.id == FlowId(0) {
             // Else a logger knows it by its number already, or this is not the first try.
-            embryo.id = FlowId(shared.service.next_flow_id);
+            half_open.id = FlowId(shared.service.next_flow_id);
             shared.service.next_flow_id += 1;
         }
-        let mut flow = embryo.clone();
+        let mut flow = half_open.clone();
         flow.client.ack = segment.ack;
         shared.begin_head(&mut flow); // a server may speak first
         flow.verify.heads_to = flow.server.nxt;
-        flow.verify.asked = flow.client.isn + 1;
+        flow.verify.request_end = flow.client.isn + 1;
         flow.ifindex = ifindex;
         let kind = FrameKind::Opened {
             client_isn: flow.client.isn,
             server_isn: flow.server.isn,
         };
-        let opened = shared.settings.link || shared.mirror_note(&flow, kind, now_ns);
+        let opened = shared.settings.link || shared.mirror_marker(&flow, kind, now_ns);
         if !opened && !shared.abandoned(now_ns) {
             shared.counters.mirror_full += 1;
             return false;
@@ -244,7 +244,7 @@ impl SouthSide {
             shared.counters.table_full += 1;
             if !shared.settings.link {
                 let reason = CloseReason::Evicted;
-                shared.mirror_note(&flow, FrameKind::Closed(reason), now_ns);
+                shared.mirror_marker(&flow, FrameKind::Closed(reason), now_ns);
             }
             shared.lose_protection(
                 key,
@@ -252,7 +252,7 @@ impl SouthSide {
                 UnprotectedReason::TooManyConnections,
                 now_ns,
             );
-            self.embryos.remove(&key);
+            self.half_open.remove(&key);
             return true;
         }
         if !opened {
@@ -264,7 +264,7 @@ impl SouthSide {
             let flow_id = flow.id;
             shared.emit(EventKind::Late { key, flow: flow_id }, now_ns);
         }
-        self.embryos.remove(&key);
+        self.half_open.remove(&key);
         self.flows.insert(key, flow);
         true
     }
@@ -282,12 +282,12 @@ impl Shared {
     }
 
     /// A handshake begins anew: a logger that knows it by its number is told that it will not be.
-    pub(crate) fn replace_embryo(&mut self, embryo: &mut Flow, now_ns: u64) {
-        if self.settings.link && embryo.id != FlowId(0) {
+    pub(crate) fn replace_half_open(&mut self, half_open: &mut Flow, now_ns: u64) {
+        if self.settings.link && half_open.id != FlowId(0) {
             let reason = CloseReason::Evicted;
-            self.mirror_note(embryo, FrameKind::Closed(reason), now_ns);
+            self.mirror_marker(half_open, FrameKind::Closed(reason), now_ns);
         }
-        embryo.id = FlowId(0);
+        half_open.id = FlowId(0);
     }
 
     /// A segment of no connection that we know.
@@ -310,9 +310,11 @@ impl Shared {
     ) -> Verdict {
         let options = find_options(&segment.header);
         let gated = self.flow_stands_still(flow, now_ns);
-        let answer = flow.verify.said == Said::Answer;
-        if matches!(flow.log.restored, Restored::Silent | Restored::Told)
-            && !self.hear_restored(key, flow, segment, &options, now_ns)
+        let answer = flow.verify.response == Response::Begun;
+        if matches!(
+            flow.log.restored,
+            Restored::Unconfirmed | Restored::GapKnown
+        ) && !self.hear_restored(key, flow, segment, &options, now_ns)
         {
             self.counters.gated_in += 1;
             return Verdict::Drop;
@@ -321,7 +323,7 @@ impl Shared {
             self.hear_rest(key, flow, segment, &options, now_ns);
         }
         flow.ifindex = packet.ifindex;
-        self.link_said(packet, flow, segment, now_ns);
+        self.link_digest(packet, flow, segment, now_ns);
         // Bytes that were acknowledged before are in the record already.
         let brings = segment.sequence_len() > 0 && segment.end().after(flow.server.ack);
         let mut recorded = true;
@@ -340,9 +342,9 @@ impl Shared {
             self.link_instream(packet, key, flow, segment, now_ns);
         }
         let gated = gated
-            || ends_too_soon(flow, segment, now_ns)
+            || fin_precedes_repeat(flow, segment, now_ns)
             || waits_for_server(flow, segment)
-            || self.speaks_too_soon(flow, segment, now_ns)
+            || self.payload_precedes_repeat(flow, segment, now_ns)
             || overshoots(flow, segment)
             || lags(flow, segment);
         self.counters.gated_in += u64::from(gated);
@@ -359,15 +361,16 @@ impl Shared {
     /// to the server when that has said again all that the client was sent, and nothing else: nothing is executed for
     /// a connection that is going to be lost. What the server has already has no time to lose; a socket that was made
     /// at the client's numbers has nothing to say again.
-    fn speaks_too_soon(&self, flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
+    fn payload_precedes_repeat(&self, flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
         let end = segment.seq + length32(segment.payload_len);
         let brings = segment.payload_len > 0 && end.after(flow.splice.ack);
-        let is_ahead = segment.ack.after(flow.said_so_far()) && !segment.ack.after(flow.server.nxt);
+        let is_unsent =
+            segment.ack.after(flow.spliced_snd_nxt()) && !segment.ack.after(flow.server.nxt);
         flow.mode == Mode::Spliced
             && flow.splice.delta_seq != 0
             && brings
             && !segment.has(Flags::RST)
-            && is_ahead
+            && is_unsent
             && !self.may_have_been_read(flow, segment.seq, end)
             && !self.abandoned(now_ns)
     }
@@ -383,7 +386,7 @@ impl Shared {
         };
         let by_dead_host =
             log.restored != Restored::Not && log.doubt.is_none_or(|doubt| !last.after(doubt));
-        let was_read = !last.after(log.answered) || by_dead_host;
+        let was_read = !last.after(log.former_ack) || by_dead_host;
         self.settings.link && end.after(log.stable) && was_read
     }
 
@@ -406,14 +409,14 @@ impl Shared {
         flow.log = LogHalf {
             stable: instream,
             ack: flow.server.ack,
-            answered: flow.server.ack,
+            former_ack: flow.server.ack,
             tsecr: flow.client.tsval,
-            edge: flow.server.edge,
-            told: segment.ack,
+            rcv_wnd_edge: flow.server.rcv_wnd_edge,
+            copied_ack: segment.ack,
             ..LogHalf::default()
         };
         flow.verify.heads_to = segment.ack;
-        flow.verify.asked = segment.seq;
+        flow.verify.request_end = segment.seq;
         flow.digest
             .begin(self.settings.digests.as_ref(), segment.ack);
         flow.unprotected = None;
@@ -435,20 +438,20 @@ impl Shared {
         options: &Options,
     ) -> Verdict {
         let mut header = segment.header.clone();
-        let mut held = flow.splice.held;
+        let mut withheld = flow.splice.ack_withheld;
         if segment.has(Flags::ACK) {
             let ack = acknowledgement_in(flow, segment.ack);
-            let is_replaying = no_room::is_replaying(flow);
-            let ack = no_room::told_of(flow, ack, !is_replaying);
-            no_room::note_told(flow, ack);
-            held |= flow.splice.held;
+            let is_replaying = zero_window::is_replaying(flow);
+            let ack = zero_window::ack_for_server(flow, ack, !is_replaying);
+            zero_window::advance_una(flow, ack);
+            withheld |= flow.splice.ack_withheld;
             write(&mut header, ACK, ack.0.to_be_bytes());
             // See `overshoots`. The server's TCP and a connection tracker take a number at the edge.
             let is_bare = segment.sequence_len() == 0 && !segment.has(Flags::RST);
-            if is_bare && segment.seq.after(flow.splice.edge) {
-                write(&mut header, SEQ, flow.splice.edge.0.to_be_bytes());
+            if is_bare && segment.seq.after(flow.splice.rcv_wnd_edge) {
+                write(&mut header, SEQ, flow.splice.rcv_wnd_edge.0.to_be_bytes());
             }
-            let room = no_room::self_ack_window(flow);
+            let room = zero_window::self_ack_window(flow);
             if is_replaying && segment.window < room {
                 write(&mut header, WINDOW, room.to_be_bytes());
             }
@@ -458,7 +461,7 @@ impl Shared {
                 let first = SeqNumber(flow.splice.first_tsval);
                 let echo = if echo.before(first) { first } else { echo };
                 // The client's echo is older than the retransmission: Linux would take the retransmission for spurious.
-                let echo = if held { 0 } else { echo.0 };
+                let echo = if withheld { 0 } else { echo.0 };
                 write(&mut header, at, echo.to_be_bytes());
             }
         }
@@ -466,7 +469,7 @@ impl Shared {
             let edge = SeqNumber(read32(&segment.header, at)) - flow.splice.delta_seq;
             write(&mut header, at, edge.0.to_be_bytes());
         }
-        if held && !options.sack_edges.is_empty() {
+        if withheld && !options.sack_edges.is_empty() {
             // The blocks lie in the part that is held back.
             let blocks = options.sack_edges.start - 2..options.sack_edges.end;
             header[blocks].fill(kind::NO_OPERATION);
@@ -511,7 +514,10 @@ fn overshoots(flow: &Flow, segment: &Segment) -> bool {
     } else {
         segment.seq
     };
-    flow.mode == Mode::Spliced && !flow.server_closing && brings && number.after(flow.splice.edge)
+    flow.mode == Mode::Spliced
+        && !flow.server_closing
+        && brings
+        && number.after(flow.splice.rcv_wnd_edge)
 }
 
 /// Does the segment end before the number that the client was told? In a replay the new server's TCP may accept such a
@@ -530,7 +536,7 @@ fn lags(flow: &Flow, segment: &Segment) -> bool {
 /// client for gone, and stops in the middle of its answer (nginx does). The client sends it again.
 /// But a server that never says it again must hear the end at last: it will close, too early, and
 /// the client is reset then, instead of waiting in vain.
-fn ends_too_soon(flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
+fn fin_precedes_repeat(flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
     flow.mode == Mode::Spliced
         && now_ns - flow.given_ns < FIN_PATIENCE
         && segment.has(Flags::FIN)
@@ -541,7 +547,7 @@ fn ends_too_soon(flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
 
 /// RFC 9293 3.10.7.4, first check, as Linux does it.
 fn in_window(flow: &Flow, segment: &Segment) -> bool {
-    !segment.end().before(flow.server.ack) && !segment.seq.after(flow.server.edge)
+    !segment.end().before(flow.server.ack) && !segment.seq.after(flow.server.rcv_wnd_edge)
 }
 
 /// Whether the server's TCP would take anything from this segment: a SYN is challenged (RFC 5961
@@ -551,7 +557,7 @@ fn believable(flow: &Flow, segment: &Segment) -> bool {
         && segment.has(Flags::ACK)
         && !segment.has(Flags::SYN)
         && !segment.has(Flags::RST)
-        && !segment.ack.after(flow.may_have())
+        && !segment.ack.after(flow.snd_max())
 }
 
 /// Learn from a segment of the client. False: nothing of it is believed.
@@ -579,19 +585,19 @@ fn observe_client(flow: &mut Flow, segment: &Segment, options: &Options, gated: 
         }
     }
     if flow.log.restored != Restored::Not {
-        flow.hear_late(segment);
-        sent_up_to(&mut flow.server, segment.ack);
-        flow.hear_blocks(segment, options);
+        flow.on_late_ack(segment);
+        advance_snd_nxt(&mut flow.server, segment.ack);
+        flow.on_sack_blocks(segment, options);
         flow.forget_dead_host();
     }
     if segment.end() != segment.seq && !segment.seq.after(flow.server.ack) {
-        flow.log.ahead = false; // what is missing comes
+        flow.log.snd_beyond_stable = false; // what is missing comes
     }
     if segment.end().after(flow.client.nxt) {
         flow.client.nxt = segment.end();
-        flow.client.spoken = flow.server.nxt;
-        if flow.verify.said == Said::Answer {
-            flow.verify.said = Said::Nothing;
+        flow.client.response_start = flow.server.nxt;
+        if flow.verify.response == Response::Begun {
+            flow.verify.response = Response::None;
         }
     }
     if !segment.ack.before(flow.client.ack) {
@@ -612,7 +618,13 @@ fn without(options: &Options, segment: &Segment) -> Vec<u8> {
     header
 }
 
-fn embryo(syn: &Segment, options: &Options, header: &[u8], incarnation: u32, ifindex: u32) -> Flow {
+fn half_open(
+    syn: &Segment,
+    options: &Options,
+    header: &[u8],
+    incarnation: u32,
+    ifindex: u32,
+) -> Flow {
     let mut flow = Flow {
         incarnation,
         ifindex,

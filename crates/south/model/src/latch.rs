@@ -171,7 +171,7 @@ impl SouthSide {
         }
         let reason = CloseReason::Finished;
         self.shared
-            .mirror_note(flow, FrameKind::Closed(reason), now_ns);
+            .mirror_marker(flow, FrameKind::Closed(reason), now_ns);
         // The RST that follows is not one to a stray, which nobody would hear in a recovery.
         let is_heard = orderly || !self.shared.strays_dropped(now_ns);
         if flow.mode == Mode::Observed && is_heard {

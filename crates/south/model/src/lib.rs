@@ -22,7 +22,7 @@
 //! 5. From then on both directions are translated, for the rest of the connection's life. The
 //!    client is never told a smaller acknowledgement than it was told before.
 //!
-//! If the service's host holds a lease ([`SouthSide::speak_until`]), nothing leaves when that is over.
+//! If the service's host holds a lease ([`SouthSide::set_lease`]), nothing leaves when that is over.
 //!
 //! If nobody calls [`SouthSide::heartbeat`] for the configured time, no gate holds and nothing
 //! waits for the record: without recovery, protection would only do harm.
@@ -47,9 +47,8 @@ mod ingress;
 mod latch;
 mod link;
 mod mirror;
-mod no_room;
-mod notes;
 mod packet;
+mod read_cursors;
 mod restored;
 mod ring;
 #[cfg(test)]
@@ -59,16 +58,17 @@ mod south;
 mod testing;
 mod tolerance;
 mod verify;
+mod zero_window;
 
 pub use closed_window::closed_window_ack;
 pub use control::{NoSuchFlow, RingFull};
 pub use digest::{Comparison, DigestHalf, DigestKey, Digests};
 pub use fabricate::{
-    call_to_client, fabricated_syn, no_room_for_client, released_ack, replayed_segment,
-    resets_to_client, window_update, word_to_client,
+    fabricated_syn, keepalive_probe, released_ack, replayed_segment, resets_to_client,
+    window_update, window_update_ack, zero_window_ack,
 };
 pub use flow::{
-    ClientHalf, Flow, LogHalf, Mode, Range, Restored, Said, ServerHalf, SpliceHalf, VerifyHalf,
+    ClientHalf, Flow, LogHalf, Mode, Range, Response, Restored, ServerHalf, SpliceHalf, VerifyHalf,
 };
 pub use latch::{CrashOn, Exit, SocketChange, SocketState};
 pub use link::{AckStrategy, Copy, LinkSettings};

@@ -28,8 +28,8 @@ use wire::{ChecksumMode, Flags, FlowId, FlowKey, MIN_TCP_HEADER, SeqNumber, chec
 
 use crate::{
     flow::{Flow, Mode, Restored},
-    notes::progress_step,
     packet::{Options, Packet, Segment, array, write},
+    read_cursors::progress_step,
     south::{MARK_SEGMENT, MARK_TO_LOGGER, Shared, SouthSide, Verdict},
 };
 
@@ -42,8 +42,8 @@ const UDP_HEADER: usize = 8;
 /// where it listens, if this one died: at most this far behind, bytes, or half of its window.
 pub(crate) const PROGRESS: u32 = 64 * 1024;
 
-/// Behind the payload of a head: how far the client had sent, bytes.
-const ASKED: usize = 4;
+/// Behind the payload of a head: how far the client had sent when the response began, bytes.
+const REQUEST_END_BYTES: usize = 4;
 
 /// What becomes of the acknowledgements that the server's TCP and the logger make, one sooner than
 /// the other (FT-TCP IV.F).
@@ -105,19 +105,19 @@ pub struct Copy {
     pub flow_id: FlowId,
     /// What the logger is told with it.
     pub flags: SegmentFlags,
-    /// Where the newest head ended (or before which place all is noted, or up to where its client had heard a dead
-    /// host), and of one itself the rest.
+    /// Where the newest head ended (or the read cursor, or up to where its client had received the output of a dead
+    /// host), and of a head itself the rest.
     pub head: Head,
-    /// The digest that it tells.
-    pub said: Option<Digest>,
+    /// The digest that it carries.
+    pub digest: Option<Digest>,
 }
 
-/// Who is told what.
-enum Told {
-    /// What is recorded of its instream.
+/// A segment to a client that an ACK of the logger has made due.
+enum Due {
+    /// Acknowledges recorded bytes.
     Ack(FlowKey, SeqNumber),
-    /// That the connection exists.
-    Opened(FlowKey),
+    /// Completes the first half of a recorded handshake.
+    SynAck(FlowKey),
 }
 
 impl SouthSide {
@@ -163,10 +163,10 @@ impl SouthSide {
         };
         let mut datagram = Vec::new();
         let id = copy.flow_id;
-        let sealed = match (flags.kind, copy.said) {
-            (SegmentKind::Said, Some(said)) => {
-                let says = (said, copy.head.after);
-                seal_said(bytes, id, says, signer, &mut datagram)
+        let sealed = match (flags.kind, copy.digest) {
+            (SegmentKind::Said, Some(digest)) => {
+                let content = (digest, copy.head.after);
+                seal_said(bytes, id, content, signer, &mut datagram)
             }
             (SegmentKind::Head, _) => seal_head(bytes, id, copy.head, signer, &mut datagram),
             _ => seal(bytes, id, (flags, copy.head.after), key, &mut datagram),
@@ -188,7 +188,7 @@ impl SouthSide {
         }
     }
 
-    /// A packet that is none of TCP arrives: is it the logger's word?
+    /// A packet that is none of TCP arrives: does it bring ACKs of the logger?
     pub(crate) fn ingress_link(&mut self, packet: &mut Packet, now_ns: u64) -> Verdict {
         let Some(link) = self.shared.link else {
             return Verdict::Next;
@@ -197,75 +197,76 @@ impl SouthSide {
         let Some(payload) = datagram(&packet.bytes, ends.0, ends.1) else {
             return Verdict::Next;
         };
-        // All are heard before anything is said.
-        let mut told = Vec::new();
-        for (nth, word) in Ack::each(payload).enumerate() {
-            let is_agreed = word.get(4) == Some(&link.settings.keys.version);
-            if !is_agreed || Kind::of(word) != Ok(Kind::Ack) {
+        // All are read before any segment is sent.
+        let mut due = Vec::new();
+        for (nth, entry) in Ack::each(payload).enumerate() {
+            let is_agreed = entry.get(4) == Some(&link.settings.keys.version);
+            if !is_agreed || Kind::of(entry) != Ok(Kind::Ack) {
                 if nth == 0 {
                     return Verdict::Next;
                 }
                 break;
             }
-            let Ok(ack) = Ack::decode(word, &link.down) else {
+            let Ok(ack) = Ack::decode(entry, &link.down) else {
                 self.shared.counters.link_forged += 1;
                 break;
             };
-            told.extend(self.hear_word(&link, &ack, now_ns));
+            due.extend(self.on_link_ack(&link, &ack, now_ns));
         }
         if payload.len() < ACK_LEN {
             return Verdict::Next; // the answer to a probe is for the socket
         }
-        let said = told
+        let sent = due
             .iter()
-            .filter_map(|told| self.speak(packet, told, now_ns));
-        let mut said: Vec<Packet> = said.collect();
-        let Some(last) = said.pop() else {
+            .filter_map(|due| self.send_due(packet, due, now_ns));
+        let mut sent: Vec<Packet> = sent.collect();
+        let Some(last) = sent.pop() else {
             return Verdict::Drop;
         };
-        self.shared.said.extend(said);
+        self.shared.sent.extend(sent);
         *packet = last;
         Verdict::Redirect
     }
 
-    /// One acknowledgement: whom it lets be told what.
-    fn hear_word(&mut self, link: &Link, ack: &Ack, now_ns: u64) -> Option<Told> {
+    /// One acknowledgement, and the segment that becomes due.
+    fn on_link_ack(&mut self, link: &Link, ack: &Ack, now_ns: u64) -> Option<Due> {
         let (key, shared) = (ack.key, &mut self.shared);
         if let Some(flow) = self.flows.get_mut(&key)
             && flow.id == ack.flow
         {
-            let told = shared.acknowledged(link, flow, ack, now_ns)?;
-            return Some(Told::Ack(key, told));
+            let number = shared.on_logger_ack(link, flow, ack, now_ns)?;
+            return Some(Due::Ack(key, number));
         }
-        let embryo = self.embryos.get_mut(&key).filter(|e| e.id == ack.flow)?;
+        let half_open = self.half_open.get_mut(&key).filter(|e| e.id == ack.flow)?;
         let waits = self.synacks.get_mut(&key).is_some();
-        (waits && shared.opened(embryo, ack, now_ns)).then_some(Told::Opened(key))
+        (waits && shared.on_open_recorded(half_open, ack, now_ns)).then_some(Due::SynAck(key))
     }
 
-    /// What a word of the logger's lets its client know, made of the packet that brought it.
-    fn speak(&mut self, brought: &Packet, told: &Told, now_ns: u64) -> Option<Packet> {
+    /// The segment that an ACK of the logger has made due, made of the packet that brought the ACK.
+    fn send_due(&mut self, brought: &Packet, due: &Due, now_ns: u64) -> Option<Packet> {
         let mut packet = brought.clone();
-        match told {
-            Told::Ack(key, ack) => {
+        match due {
+            Due::Ack(key, ack) => {
                 let flow = self.flows.get_mut(key)?;
                 let ack = ack.max_seq(flow.server.ack);
-                self.shared.tell_client(&mut packet, *key, flow, ack);
+                self.shared.send_client_ack(&mut packet, *key, flow, ack);
                 self.shared.close_record(flow, false, now_ns);
             }
-            Told::Opened(key) => {
-                let (header, embryo) = (self.synacks.get_mut(key)?, self.embryos.get_mut(key)?);
+            Due::SynAck(key) => {
+                let (header, half_open) =
+                    (self.synacks.get_mut(key)?, self.half_open.get_mut(key)?);
                 let header = header.clone();
                 self.shared
-                    .send_to_client(&mut packet, *key, &embryo.log, header);
+                    .send_to_client(&mut packet, *key, &half_open.log, header);
             }
         }
         Some(packet)
     }
 
-    /// The next packet for a client that left, besides the one that a call has returned: a datagram of the
-    /// logger's may let several be told.
-    pub fn take_said(&mut self) -> Option<Packet> {
-        self.shared.said.pop_front()
+    /// The next packet for a client that left, besides the packet that a call has returned: a datagram of the
+    /// logger may make several due.
+    pub fn take_sent(&mut self) -> Option<Packet> {
+        self.shared.sent.pop_front()
     }
 
     /// A SYN-ACK of a connection that is to have a record behind the link.
@@ -277,11 +278,11 @@ impl SouthSide {
         options: &Options,
         now_ns: u64,
     ) -> Verdict {
-        let (Some(embryo), shared) = (self.embryos.get_mut(&key), &mut self.shared) else {
+        let (Some(half_open), shared) = (self.half_open.get_mut(&key), &mut self.shared) else {
             return Verdict::Next;
         };
         let Some(link) = shared.link else {
-            embryo.unprotected = Some(UnprotectedReason::LoggerLost);
+            half_open.unprotected = Some(UnprotectedReason::LoggerLost);
             return Verdict::Next;
         };
         let header = with_mss(segment, options, &link);
@@ -290,36 +291,36 @@ impl SouthSide {
             if shared.waits_for_logger(now_ns) {
                 return shared.refuse_fenced();
             }
-            embryo.unprotected = Some(UnprotectedReason::LoggerLost);
+            half_open.unprotected = Some(UnprotectedReason::LoggerLost);
             return Verdict::Next;
         }
-        if embryo.id != FlowId(0)
-            && embryo.unprotected == Some(UnprotectedReason::TooManyConnections)
+        if half_open.id != FlowId(0)
+            && half_open.unprotected == Some(UnprotectedReason::TooManyConnections)
         {
             return Verdict::Next; // the logger has said so
         }
-        embryo.unprotected = None;
-        embryo.log.stable = embryo.client.isn;
-        let edge = embryo.server.edge;
-        embryo.log.ack = segment.ack; // 0 is a number like any other: nothing is "after nothing"
-        embryo.log.answered = segment.ack;
-        embryo.log.tsecr = embryo.client.tsval;
-        embryo.log.edge = edge;
-        embryo.log.told = segment.seq + 1;
-        crate::clamp::note_own(packet, embryo, segment, options, edge);
-        if embryo.id == FlowId(0) {
-            embryo.id = FlowId(shared.service.next_flow_id);
+        half_open.unprotected = None;
+        half_open.log.stable = half_open.client.isn;
+        let edge = half_open.server.rcv_wnd_edge;
+        half_open.log.ack = segment.ack; // 0 is a number like any other: nothing is "after nothing"
+        half_open.log.former_ack = segment.ack;
+        half_open.log.tsecr = half_open.client.tsval;
+        half_open.log.rcv_wnd_edge = edge;
+        half_open.log.copied_ack = segment.seq + 1;
+        crate::clamp::observe_server_ack(packet, half_open, segment, options, edge);
+        if half_open.id == FlowId(0) {
+            half_open.id = FlowId(shared.service.next_flow_id);
             shared.service.next_flow_id += 1;
         }
         self.synacks.insert(key, header);
         let open = Open {
             version: link.settings.keys.version,
             slot: link.settings.keys.slot,
-            flow: embryo.id,
+            flow: half_open.id,
             key,
-            client_isn: embryo.client.isn,
-            server_isn: embryo.server.isn,
-            handshake: embryo.handshake(),
+            client_isn: half_open.client.isn,
+            server_isn: half_open.server.isn,
+            handshake: half_open.handshake(),
         };
         let Some(secret) = link.up.get(open.slot) else {
             return Verdict::Drop;
@@ -367,17 +368,17 @@ impl Shared {
             self.lose_protection(key, flow, UnprotectedReason::MirrorLost, now_ns);
             return true;
         }
-        let noted = self.look_at_note(&key, flow);
-        if noted && self.is_left_to_notes(&key, flow, segment, now_ns) {
+        let has_cursor = self.poll_read_cursor(&key, flow);
+        if has_cursor && self.is_mirror_skipped(&key, flow, segment, now_ns) {
             return true;
         }
-        // Also when nothing is noted any more: there may have been no copy of what was.
-        let noted = segment.seq.min_seq(flow.log.stable);
-        let is_near = segment.seq.0.wrapping_sub(noted.0) <= u16::MAX.into();
-        let (kind, place) = if flow.log.is_noted && is_near {
-            (SegmentKind::Noted, noted)
+        // Also without a cursor by now: bytes before the former cursor may have no copy.
+        let read = segment.seq.min_seq(flow.log.stable);
+        let is_near = segment.seq.0.wrapping_sub(read.0) <= u16::MAX.into();
+        let (kind, place) = if flow.log.has_read_cursor && is_near {
+            (SegmentKind::Noted, read)
         } else if flow.is_doubted(segment) {
-            let heard = flow.log.heard.max_seq(segment.ack);
+            let heard = flow.log.client_received.max_seq(segment.ack);
             (SegmentKind::Doubted, heard)
         } else {
             (kind_of(flow, segment), flow.verify.heads_to)
@@ -390,7 +391,7 @@ impl Shared {
         };
         self.send_copy(packet, flow, segment, flags, Head::of(place));
         let log = &mut flow.log;
-        log.told = log.told.max_seq(segment.ack);
+        log.copied_ack = log.copied_ack.max_seq(segment.ack);
         (log.copied, log.copied_ns) = (segment.end(), now_ns);
         self.counters.mirrored += u64::from(segment.sequence_len() > 0);
         true
@@ -409,7 +410,7 @@ impl Shared {
         let (Some(link), Some(_), Ok(take)) = (self.link, self.path, u16::try_from(take)) else {
             return;
         };
-        let headers = segment.headers_len() + ASKED + link.overhead();
+        let headers = segment.headers_len() + REQUEST_END_BYTES + link.overhead();
         let room = usize::from(link.settings.mtu).saturating_sub(headers);
         let jumbo = segment.network.v6 && segment.network.tcp_offset != V6_HEADER;
         let linked = self.linked(flow) && self.service.link_up && !self.abandoned(now_ns);
@@ -431,15 +432,15 @@ impl Shared {
             after: flow.verify.heads_to,
             keep,
             whole,
-            asked: flow.verify.asked,
+            asked: flow.verify.request_end,
         };
         self.send_copy(packet, flow, segment, flags, head);
         self.counters.link_heads += u64::from(take > 0);
     }
 
-    /// A client has acknowledged all that it was sent, and heads are recorded of less: tell the logger the digest of
-    /// that, for a host that takes over, before the logger has what the client says then.
-    pub(crate) fn link_said(
+    /// A client has acknowledged all that it was sent, and heads are recorded of less: the logger gets the digest of
+    /// that, for a host that takes over, before the logger has the client's next bytes.
+    pub(crate) fn link_digest(
         &mut self,
         packet: &Packet,
         flow: &mut Flow,
@@ -449,32 +450,32 @@ impl Shared {
         let is_new = segment.ack == flow.server.nxt
             && segment.ack == flow.client.ack
             && segment.ack != flow.verify.heads_to
-            && segment.ack != flow.digest.told;
+            && segment.ack != flow.digest.link_sent;
         let is_whole = self.linked(flow) && segment.has(Flags::ACK) && !segment.has(Flags::RST);
         let link = self.link.filter(|_| self.path.is_some());
         let link = link.filter(|_| self.service.link_up && !self.abandoned(now_ns));
         let Some(link) = link.filter(|link| link.settings.digests) else {
             return;
         };
-        let said = flow.digest.whole_before(segment.ack);
-        let Some(said) = said.filter(|_| is_new && is_whole) else {
+        let digest = flow.digest.whole_before(segment.ack);
+        let Some(digest) = digest.filter(|_| is_new && is_whole) else {
             return;
         };
-        flow.digest.told = segment.ack;
+        flow.digest.link_sent = segment.ack;
         let flags = SegmentFlags {
             version: link.settings.keys.version,
             kind: SegmentKind::Said,
             unfinished: true,
             slot: link.settings.keys.slot,
         };
-        // In a replay the server's acknowledgements come back to its own TCP, and log.ack hears nothing of them.
+        // In a replay the server's acknowledgements come back to its own TCP, and log.ack does not change.
         let read = match flow.mode {
             Mode::Spliced => flow.log.ack.max_seq(flow.splice.ack),
             _ => flow.log.ack,
         };
         self.send_copy(packet, flow, segment, flags, Head::of(read));
         if let Some(copy) = self.copies.back_mut() {
-            copy.said = Some(said);
+            copy.digest = Some(digest);
         }
     }
 
@@ -497,7 +498,7 @@ impl Shared {
             flow_id: flow.id,
             flags,
             head,
-            said: None,
+            digest: None,
         });
     }
 
@@ -508,7 +509,7 @@ impl Shared {
             && self.service.link_up
             && segment.sequence_len() == 0
             && segment.ack == flow.client.ack
-            && !segment.ack.before(flow.log.told + step)
+            && !segment.ack.before(flow.log.copied_ack + step)
     }
 }
 
@@ -520,8 +521,8 @@ fn kind_of(flow: &Flow, segment: &Segment) -> SegmentKind {
     // was lost; nor what the server of a host that died may have answered.
     if segment.ack == flow.server.nxt
         && segment.seq == flow.log.ack
-        && !segment.seq.before(flow.log.answered)
-        && (flow.log.restored == Restored::Not || segment.ack.after(flow.log.heard))
+        && !segment.seq.before(flow.log.former_ack)
+        && (flow.log.restored == Restored::Not || segment.ack.after(flow.log.client_received))
     {
         SegmentKind::Turn
     } else if flow.client.ack == flow.server.nxt {

@@ -12,7 +12,7 @@ use wire::{ChecksumMode, FlowKey, SeqNumber};
 
 use crate::{
     egress::LARGEST_WINDOW,
-    flow::{Flow, Said},
+    flow::{Flow, Response},
     packet::{Packet, Segment, length32},
     south::Shared,
 };
@@ -28,13 +28,13 @@ pub type MirrorFrame = protocol::mirror::MirrorFrame<Vec<u8>>;
 
 impl Shared {
     /// A frame without a packet. False: there was no room.
-    pub(crate) fn mirror_note(&mut self, flow: &Flow, kind: FrameKind, now_ns: u64) -> bool {
+    pub(crate) fn mirror_marker(&mut self, flow: &Flow, kind: FrameKind, now_ns: u64) -> bool {
         self.mirror
             .push(HEADER, frame(flow, kind, 0, Vec::new(), now_ns))
     }
 
     /// What the client was sent so far.
-    pub(crate) fn mirror_said(&mut self, flow: &Flow, digest: Digest, now_ns: u64) {
+    pub(crate) fn mirror_output_digest(&mut self, flow: &Flow, digest: Digest, now_ns: u64) {
         let bytes = digest.to_bytes().to_vec();
         let frame = frame(flow, FrameKind::Digest, bytes.len(), bytes, now_ns);
         if !self.mirror.push(HEADER + Digest::LEN, frame) {
@@ -102,18 +102,18 @@ impl Shared {
             if left > 0 && hole > LARGEST_WINDOW {
                 flow.verify.head_left = 0;
             }
-            self.tell_asked(packet, flow, segment, now_ns);
+            self.report_request_end(packet, flow, segment, now_ns);
             return;
         };
         let take = length32(segment.payload_len).saturating_sub(skip).min(left);
         if take == 0 {
             return;
         }
-        flow.verify.asked = segment.ack;
+        flow.verify.request_end = segment.ack;
         self.link_head(packet, flow, segment, (skip, take), now_ns);
         let payload = usize::try_from(skip + take).unwrap_or(usize::MAX);
         let len = segment.headers_len() + payload;
-        let asked = flow.verify.asked;
+        let asked = flow.verify.request_end;
         let kind = FrameKind::Outstream {
             from,
             asked: Some(asked),
@@ -133,13 +133,19 @@ impl Shared {
     /// client by now, which may not be recorded yet: that was no request whose answer began with a head of its own. A
     /// copy without a byte says so: the copies of what the client said may be lost with this host. And what was in
     /// doubt is so no more when the server has read it.
-    fn tell_asked(&mut self, packet: &Packet, flow: &mut Flow, segment: &Segment, now_ns: u64) {
+    fn report_request_end(
+        &mut self,
+        packet: &Packet,
+        flow: &mut Flow,
+        segment: &Segment,
+        now_ns: u64,
+    ) {
         let heard = segment.ack;
         let is_linked = self.settings.link && self.settings.verify_head > 0;
-        if !is_linked || !heard.after(flow.verify.asked) {
+        if !is_linked || !heard.after(flow.verify.request_end) {
             return;
         }
-        flow.verify.asked = heard;
+        flow.verify.request_end = heard;
         let was_doubted = flow.log.doubt.is_some_and(|doubt| heard.after(doubt));
         if heard.after(flow.log.stable) || was_doubted {
             self.link_head(packet, flow, segment, (0, 0), now_ns);
@@ -149,7 +155,7 @@ impl Shared {
     /// Is this what the server says to what the client said last, and is it an answer? As `answer` of
     /// the journal, for connections that have no record: all is one but the interim responses of
     /// HTTP/1.x, and what begins like one.
-    pub(crate) fn hear_answer(
+    pub(crate) fn observe_response(
         &self,
         packet: &Packet,
         flow: &mut Flow,
@@ -157,16 +163,16 @@ impl Shared {
         seq: SeqNumber,
     ) {
         let begins = segment.payload(&packet.bytes);
-        let new = seq == flow.client.spoken && flow.verify.said == Said::Nothing;
+        let new = seq == flow.client.response_start && flow.verify.response == Response::None;
         if !self.settings.link || !new || begins.is_empty() {
             return;
         }
         let interim = b"HTTP/1.? 1"; // in place of the question mark any minor version
         let mut both = begins.iter().zip(interim);
         if both.any(|(byte, wanted)| *wanted != b'?' && byte != wanted) {
-            flow.verify.said = Said::Answer;
+            flow.verify.response = Response::Begun;
         } else if begins.get(10..12) == Some(b"01") {
-            flow.verify.said = Said::OtherProtocol;
+            flow.verify.response = Response::OtherProtocol;
         }
     }
 

@@ -2,7 +2,7 @@
 //! IV.E).
 //!
 //! What the logger does not know, the client does: a segment below its window makes it answer with its
-//! own numbers ([`crate::call_to_client`]). Until it has spoken nothing is done with such a flow.
+//! own numbers ([`crate::keepalive_probe`]). Until it has spoken nothing is done with such a flow.
 //!
 //! What it says shows, too, whether the record is whole. If the dead host had gone on without its logger
 //! for a while, its server has acknowledged what nobody recorded; a replay would then begin in the past,
@@ -17,10 +17,10 @@
 //!
 //! A server with state (north side) is beyond what a replay could get wrong: it has said what it has said,
 //! and nothing was acknowledged that was not recorded as long as anybody looked after it. Its client is
-//! believed if it is *ahead*, too, by what it has sent to a host that did not hear it any more; or it would
+//! believed if it has sent beyond the record, too, to a host that did not receive that any more; or it would
 //! have to wait until it sends that again, for its timer that doubles with each try. If more was acknowledged
-//! after all, the connection stands still, since what comes next never comes: `ahead` stays until the client
-//! has sent bytes from a place that is recorded, and one with which it stays for too long is reset by `serve`.
+//! after all, the connection stands still, since what comes next never comes: `snd_beyond_stable` stays until the
+//! client has sent bytes from a place that is recorded. `serve` resets a client with which it stays for too long.
 //!
 //! Who only guesses must not pass for it, so it is believed no further than it can be from what is
 //! recorded:
@@ -45,7 +45,7 @@ use protocol::control::{RecordSummary, Recorded};
 use wire::{Flags, FlowId, FlowKey, SeqNumber, SynOptions};
 
 use crate::{
-    egress::sent_up_to,
+    egress::advance_snd_nxt,
     flow::{ClientHalf, Flow, LogHalf, Mode, Restored, ServerHalf, VerifyHalf},
     link::PROGRESS,
     packet::{Options, Segment, length32, read32},
@@ -59,11 +59,11 @@ const AGE: u32 = 1 << 28;
 const LAG: u32 = 1 << 28;
 
 impl Flow {
-    /// The end of what the client may have been sent. Its dead host may have sent more than was heard
-    /// of: at most what the client had room for then.
-    pub(crate) fn may_have(&self) -> SeqNumber {
-        if self.log.restored != Restored::Not && self.log.reach.after(self.server.nxt) {
-            self.log.reach
+    /// The end of all that the client may have been sent. Its dead host may have sent more than is known: at most up
+    /// to the edge of the client's window then.
+    pub(crate) fn snd_max(&self) -> SeqNumber {
+        if self.log.restored != Restored::Not && self.log.client_wnd_edge.after(self.server.nxt) {
+            self.log.client_wnd_edge
         } else {
             self.server.nxt
         }
@@ -72,20 +72,22 @@ impl Flow {
     /// What has been sent since reaches as far as what the dead host may have sent: all that the client
     /// can have is known, as of any other flow.
     pub(crate) fn forget_dead_host(&mut self) {
-        if self.server.nxt.after(self.log.heard) && !self.log.reach.after(self.server.nxt) {
+        if self.server.nxt.after(self.log.client_received)
+            && !self.log.client_wnd_edge.after(self.server.nxt)
+        {
             self.log.restored = Restored::Not;
         }
     }
 
-    /// What the client acknowledges, and was not sent by this host, it has from the dead one.
-    pub(crate) fn hear_late(&mut self, segment: &Segment) {
+    /// Output that the client acknowledges, and that this host has not sent, is the dead host's.
+    pub(crate) fn on_late_ack(&mut self, segment: &Segment) {
         if segment.ack.after(self.server.nxt) {
-            self.log.heard = self.log.heard.max_seq(segment.ack);
+            self.log.client_received = self.log.client_received.max_seq(segment.ack);
         }
     }
 
-    /// What the server of now has said, if it has taken the connection; client space.
-    pub(crate) fn said_so_far(&self) -> SeqNumber {
+    /// SND.NXT of the present server, if it has taken the connection; client space.
+    pub(crate) fn spliced_snd_nxt(&self) -> SeqNumber {
         self.splice.nxt + self.splice.delta_seq
     }
 
@@ -94,13 +96,13 @@ impl Flow {
     /// place is, and what the server has to say again before.
     #[must_use]
     pub fn doubt(&self) -> Option<(SeqNumber, SeqNumber)> {
-        let heard = self.log.heard;
-        let is_said_again = self.mode == Mode::Spliced && self.said_so_far().at_or_after(heard);
+        let heard = self.log.client_received;
+        let is_said_again = self.mode == Mode::Spliced && self.spliced_snd_nxt().at_or_after(heard);
         let in_doubt = match self.log.restored {
             _ if self.log.stateful => false,
-            Restored::Untold => true, // it may have heard more
-            Restored::Heard => heard.after(self.verify.heads_to) && !is_said_again,
-            Restored::Not | Restored::Silent | Restored::Told => false,
+            Restored::GapUnknown => true, // it may have heard more
+            Restored::Confirmed => heard.after(self.verify.heads_to) && !is_said_again,
+            Restored::Not | Restored::Unconfirmed | Restored::GapKnown => false,
         };
         let from = self.log.doubt.filter(|_| in_doubt)?;
         Some((from, heard))
@@ -109,112 +111,114 @@ impl Flow {
     /// All that the client has heard is compared with a digest. The replay may give to the server what the dead one
     /// had read by then: what follows from that is compared, too, before it is of any use.
     #[must_use]
-    pub fn compares_all_heard(&self) -> bool {
-        self.digest.says_again() && !self.log.heard.after(self.digest.sent.next)
+    pub fn compares_all_received(&self) -> bool {
+        self.digest.is_repeating() && !self.log.client_received.after(self.digest.sent.next)
     }
 
     /// The replay gives what is in doubt to the server when that has said again what the client has heard. A server may
     /// have ended because of what its client had said, and say that again no sooner: then all but the last number is
     /// enough.
-    pub(crate) fn comes_too_soon(&mut self, segment: &Segment) -> bool {
-        let is_doubted = self.is_doubted(segment) && !self.compares_all_heard();
-        let ends = self.said_so_far() + 1 == self.log.heard;
-        if is_doubted && ends && self.log.lacks.is_none() {
-            self.log.lacks = Some(self.log.heard - 1);
+    pub(crate) fn doubt_precedes_repeat(&mut self, segment: &Segment) -> bool {
+        let is_doubted = self.is_doubted(segment) && !self.compares_all_received();
+        let ends = self.spliced_snd_nxt() + 1 == self.log.client_received;
+        if is_doubted && ends && self.log.unrecorded_from.is_none() {
+            self.log.unrecorded_from = Some(self.log.client_received - 1);
         }
         is_doubted && !ends
     }
 
     /// Where the server says a byte of which the client has another life's, as far as can be told: nobody has recorded
     /// that.
-    pub(crate) fn contradicts_unheard(
+    pub(crate) fn contradicts_unrecorded(
         &mut self,
         segment: &Segment,
         seq: SeqNumber,
     ) -> Option<SeqNumber> {
-        let lacks = self.log.lacks.filter(|_| !self.log.stateful)?;
-        if !seq.before(self.log.heard) {
-            self.log.lacks = None; // it has come past that
+        let from = self.log.unrecorded_from.filter(|_| !self.log.stateful)?;
+        if !seq.before(self.log.client_received) {
+            self.log.unrecorded_from = None; // it has come past that
             return None;
         }
         let end = seq + length32(segment.payload_len);
-        let is_unheard = lacks.before(self.log.heard) && end.after(lacks);
-        is_unheard.then(|| seq.max_seq(lacks))
+        let is_unrecorded = from.before(self.log.client_received) && end.after(from);
+        is_unrecorded.then(|| seq.max_seq(from))
     }
 
-    /// Is this segment, or its end, in doubt? (That the client ends waits by itself: see `ends_too_soon`.)
+    /// Is this segment, or its end, in doubt? (That the client ends waits by itself: see `fin_precedes_repeat`.)
     pub(crate) fn is_doubted(&self, segment: &Segment) -> bool {
         let end = segment.seq + length32(segment.payload_len);
         let brings = |from| segment.payload_len > 0 && end.after(from);
         self.doubt().is_some_and(|(from, _)| brings(from))
     }
 
-    /// The client has this of what the dead host said, also behind a hole (RFC 2018).
-    pub(crate) fn hear_blocks(&mut self, segment: &Segment, options: &Options) {
+    /// The client has this of the dead host's output, also behind a gap (RFC 2018).
+    pub(crate) fn on_sack_blocks(&mut self, segment: &Segment, options: &Options) {
         let known = self.server.nxt.max_seq(segment.ack);
         let edges = options.sack_edges.clone().step_by(4);
         for edge in edges.map(|at| SeqNumber(read32(&segment.header, at))) {
-            if edge.after(known) && !edge.after(self.log.reach) {
-                self.log.heard = self.log.heard.max_seq(edge);
+            if edge.after(known) && !edge.after(self.log.client_wnd_edge) {
+                self.log.client_received = self.log.client_received.max_seq(edge);
             }
         }
     }
 
-    /// What a client that was not believed yet has heard, and had room for. Blocks that it sent before, when it was
-    /// ahead of the record, are as good.
-    fn hear_first(&mut self, segment: &Segment, options: &Options) {
+    /// How far a client that was not believed yet has received, and the right edge of its window. Blocks that it sent
+    /// before, when it was ahead of the record, are as good.
+    fn on_first_segment(&mut self, segment: &Segment, options: &Options) {
         let room = u32::from(segment.window) << (self.client.window_scale & 15);
-        self.log.reach = segment.ack + room;
-        if !self.log.heard.after(segment.ack) || self.log.heard.after(self.log.reach) {
-            self.log.heard = segment.ack;
+        self.log.client_wnd_edge = segment.ack + room;
+        if !self.log.client_received.after(segment.ack)
+            || self.log.client_received.after(self.log.client_wnd_edge)
+        {
+            self.log.client_received = segment.ack;
         }
-        self.hear_blocks(segment, options);
+        self.on_sack_blocks(segment, options);
     }
 
-    fn is_ahead(&self, segment: &Segment) -> bool {
+    fn is_beyond_stable(&self, segment: &Segment) -> bool {
         segment.seq.after(self.log.stable)
     }
 
-    /// Does this segment tell what its client has behind a hole, if anything? Blocks do, and so does an acknowledgement
+    /// Does this segment show what its client has behind a gap, if anything? Blocks do, and so does an acknowledgement
     /// without them. Some stacks leave blocks out of data that they send again, and of keep-alives.
-    fn tells(&self, segment: &Segment, options: &Options) -> bool {
+    fn shows_gaps(&self, segment: &Segment, options: &Options) -> bool {
         let answers = segment.sequence_len() == 0 && segment.seq.at_or_after(self.log.stable);
         self.server.sack && (answers || !options.sack_edges.is_empty())
     }
 
-    /// A client that says what is not recorded, and never what it has behind a hole.
-    fn never_tells(&self) -> bool {
-        let is_of_interest = self.log.doubt.is_some() && self.log.restored == Restored::Silent;
+    /// A client that sends bytes that are not recorded, and never shows what it has behind a gap.
+    fn never_shows_gaps(&self) -> bool {
+        let is_of_interest = self.log.doubt.is_some() && self.log.restored == Restored::Unconfirmed;
         is_of_interest && !self.server.sack
     }
 
     /// What becomes of a client that shows that its record is whole; `None`: nothing yet. One without selective
     /// acknowledgements can have nothing behind a hole that nobody has recorded if an answer to what it said last has
     /// begun, the beginning is recorded, and it has said nothing since.
-    fn heard_with(
+    fn confirmed_state(
         &self,
         segment: &Segment,
         options: &Options,
         verify_head: u32,
     ) -> Option<Restored> {
         let is_of_no_interest = self.log.stateful || self.log.doubt.is_none();
-        let is_told = is_of_no_interest || self.log.restored == Restored::Told;
-        if is_told || self.tells(segment, options) {
-            return Some(Restored::Heard);
+        let needs_no_gaps = is_of_no_interest || self.log.restored == Restored::GapKnown;
+        if needs_no_gaps || self.shows_gaps(segment, options) {
+            return Some(Restored::Confirmed);
         }
         let has_said_more = segment.end().after(self.log.stable);
         if self.server.sack || has_said_more {
-            return Some(Restored::Untold);
+            return Some(Restored::GapUnknown);
         }
         // What is recorded, or a keep-alive, does not show what comes behind that.
         let shows_all = segment.sequence_len() == 0 && segment.seq == self.log.stable;
         let is_answered = self.verify.head_left < verify_head;
-        let heard = if is_answered {
-            Restored::Heard
+        let state = if is_answered {
+            Restored::Confirmed
         } else {
-            Restored::Untold
+            Restored::GapUnknown
         };
-        shows_all.then_some(heard)
+        shows_all.then_some(state)
     }
 
     /// Can this be its client? `timestamps` are TSval and TSecr, if there are any.
@@ -227,7 +231,7 @@ impl Flow {
         );
         let exact = segment.seq == self.log.stable;
         let reach = window + PROGRESS.max(window / 2) + if exact { LAG } else { 0 };
-        let believed = if self.is_ahead(segment) {
+        let believed = if self.is_beyond_stable(segment) {
             between(self.log.stable, segment.seq) <= offered
         } else {
             between(segment.seq, self.log.stable) <= offered + 1
@@ -243,9 +247,12 @@ impl Flow {
             })
     }
 
-    /// Is this a SYN of a client that had never heard of the connection?
+    /// Is this a SYN of a client that never knew the connection?
     pub(crate) fn never_was(&self, syn: &Segment) -> bool {
-        matches!(self.log.restored, Restored::Silent | Restored::Told) && syn.seq == self.client.isn
+        matches!(
+            self.log.restored,
+            Restored::Unconfirmed | Restored::GapKnown
+        ) && syn.seq == self.client.isn
     }
 }
 
@@ -274,25 +281,25 @@ impl Shared {
         if !right || !flow.credits(segment, timestamps) {
             return false;
         }
-        let is_ahead = flow.is_ahead(segment);
-        if is_ahead && !flow.log.stateful {
+        let is_beyond_stable = flow.is_beyond_stable(segment);
+        if is_beyond_stable && !flow.log.stateful {
             // What is not recorded comes again, maybe without blocks.
-            if flow.tells(segment, options) {
-                flow.hear_first(segment, options);
-                flow.log.restored = Restored::Told;
-            } else if flow.never_tells() {
-                flow.hear_first(segment, options);
-                flow.log.restored = Restored::Untold;
+            if flow.shows_gaps(segment, options) {
+                flow.on_first_segment(segment, options);
+                flow.log.restored = Restored::GapKnown;
+            } else if flow.never_shows_gaps() {
+                flow.on_first_segment(segment, options);
+                flow.log.restored = Restored::GapUnknown;
                 self.emit(late, now_ns);
             }
             return false;
         }
         let verify_head = self.settings.verify_head;
-        let Some(heard) = flow.heard_with(segment, options, verify_head) else {
+        let Some(state) = flow.confirmed_state(segment, options, verify_head) else {
             return false;
         };
-        flow.hear_first(segment, options);
-        sent_up_to(&mut flow.server, segment.ack);
+        flow.on_first_segment(segment, options);
+        advance_snd_nxt(&mut flow.server, segment.ack);
         flow.client.ack = segment.ack;
         flow.client.window = segment.window;
         if let Some((tsval, tsecr)) = timestamps.filter(|_| flow.server.timestamps) {
@@ -300,13 +307,13 @@ impl Shared {
             flow.server.tsval = tsecr;
             flow.log.tsecr = tsval;
         }
-        flow.log.ahead = is_ahead;
-        flow.log.restored = heard;
-        self.emit(late, now_ns); // who has not told all is asked at once
+        flow.log.snd_beyond_stable = is_beyond_stable;
+        flow.log.restored = state;
+        self.emit(late, now_ns); // a client whose gaps are unknown is probed at once
         true
     }
 
-    /// The record is whole, and now its client tells what it has behind a hole, too.
+    /// The record is whole, and now its client shows what it has behind a gap, too.
     pub(crate) fn hear_rest(
         &mut self,
         key: FlowKey,
@@ -316,16 +323,16 @@ impl Shared {
         now_ns: u64,
     ) {
         let flow_id = flow.id;
-        if flow.log.restored == Restored::Untold && flow.tells(segment, options) {
-            flow.log.restored = Restored::Heard;
+        if flow.log.restored == Restored::GapUnknown && flow.shows_gaps(segment, options) {
+            flow.log.restored = Restored::Confirmed;
             self.emit(EventKind::Late { key, flow: flow_id }, now_ns);
         }
     }
 }
 
-/// Can `told` be what became of the timestamp `known`? 0: it was not heard, for the server has opened the connection.
-fn is_later(known: u32, told: u32, exact: bool) -> bool {
-    let age = told.wrapping_sub(known);
+/// Can `tsval` follow the timestamp `known`? 0: none was received, for the server has opened the connection.
+fn is_later(known: u32, tsval: u32, exact: bool) -> bool {
+    let age = tsval.wrapping_sub(known);
     age <= AGE || (exact && (known == 0 || age < AGE.wrapping_neg()))
 }
 
@@ -381,16 +388,16 @@ pub fn newest_records(recorded: Vec<Recorded>) -> (Vec<Recorded>, Vec<FlowId>) {
 pub fn restored_flow(recorded: &Recorded, summary: &RecordSummary, verify_head: u32) -> Flow {
     let (beginning, handshake) = (&recorded.beginning, &recorded.beginning.handshake);
     let end = summary.stable_seq + u32::from(summary.client_fin.is_some());
-    let edge = end + (u32::from(u16::MAX) << handshake.window_scale);
+    let rcv_wnd_edge = end + (u32::from(u16::MAX) << handshake.window_scale);
     let sent = recorded.acknowledged;
     // Sequence numbers are positions modulo 2^32.
     let position = u32::try_from(sent & u64::from(u32::MAX)).unwrap_or(0);
-    let heard = beginning.server_isn + 1 + position;
+    let received = beginning.server_isn + 1 + position;
     let turn = summary.turn_outstream;
     let answer = summary.answers[1].max_seq(turn);
     let head_next = summary.outstream_end.unwrap_or(answer).max_seq(answer);
     let head_left = verify_head.saturating_sub(head_next.distance_from(answer).unwrap_or(0));
-    let of_turn = heard.distance_from(turn).unwrap_or(0);
+    let of_turn = received.distance_from(turn).unwrap_or(0);
     let (tsval, tsecr) = newest_timestamps(recorded);
     Flow {
         id: beginning.flow,
@@ -401,43 +408,43 @@ pub fn restored_flow(recorded: &Recorded, summary: &RecordSummary, verify_head: 
         client: ClientHalf {
             isn: beginning.client_isn,
             nxt: end,
-            ack: heard,
+            ack: received,
             tsval,
-            window: u16::MAX, // until it is heard
+            window: u16::MAX, // until its first segment
             window_scale: handshake.client_scale,
             reset: false,
-            spoken: turn,
+            response_start: turn,
         },
         server: ServerHalf {
             isn: beginning.server_isn,
             sent,
-            nxt: heard,
+            nxt: received,
             ack: end,
-            edge,
+            rcv_wnd_edge,
             tsval: tsecr,
             window_scale: handshake.window_scale,
             timestamps: handshake.timestamps,
             sack: handshake.sack,
-            answered: true,
+            synack_seen: true,
         },
         verify: VerifyHalf {
             head_sent: sent.saturating_sub(of_turn.into()),
             head_next,
             heads_to: summary.outstream_end.unwrap_or(summary.server_isn + 1),
-            asked: summary.doubt,
+            request_end: summary.doubt,
             head_left,
             ..VerifyHalf::default()
         },
         log: LogHalf {
             stable: end,
             ack: end,
-            edge,
-            told: heard,
-            heard,
-            answered: end,
+            rcv_wnd_edge,
+            copied_ack: received,
+            client_received: received,
+            former_ack: end,
             doubt: (verify_head > 0).then_some(summary.doubt),
-            lacks: (head_left > 0).then_some(head_next),
-            restored: Restored::Silent,
+            unrecorded_from: (head_left > 0).then_some(head_next),
+            restored: Restored::Unconfirmed,
             ..LogHalf::default()
         },
         ..Flow::default()

@@ -256,7 +256,7 @@ proptest! {
             let passed = if out { lab.egress(packet.clone()) } else { lab.ingress(packet.clone()) };
             prop_assert!(passed.packet.bytes.len() <= packet.bytes.len());
         }
-        prop_assert_eq!((lab.south.flows().count(), lab.south.embryos()), (1, 0));
+        prop_assert_eq!((lab.south.flows().count(), lab.south.half_open()), (1, 0));
     }
 
     #[test]
@@ -268,7 +268,7 @@ proptest! {
             source.set_port(port);
             let packet = lab.syn().packet(source, server_end(false));
             lab.ingress(packet);
-            prop_assert!(lab.south.embryos() <= settings().max_embryos);
+            prop_assert!(lab.south.half_open() <= settings().max_half_open);
             prop_assert_eq!(lab.south.flows().count(), 1);
         }
     }

@@ -16,8 +16,8 @@ use crate::{
     latch::CrashOn,
     link::{Copy, Link},
     mirror::MirrorFrame,
-    notes::Notes,
     packet::Packet,
+    read_cursors::ReadCursors,
     ring::{LruMap, Ring},
     tolerance::Expect,
 };
@@ -59,14 +59,14 @@ pub struct Settings {
     /// Most connections protected at a time.
     pub max_flows: usize,
     /// Most handshakes remembered at a time; more evict the least recently used.
-    pub max_embryos: usize,
+    pub max_half_open: usize,
     /// The protected addresses.
     pub endpoints: Vec<SocketAddr>,
     /// The record is kept at the other end of a log link, not behind the ring.
     pub link: bool,
-    /// The server notes what it reads, and the logger has that ([`SouthSide::note`]). If no more segments come in a
-    /// tenth of a second, no copy is left out.
-    pub notes: Option<u32>,
+    /// The server has state, and advances read cursors ([`SouthSide::advance_read_cursor`]). If no more segments come
+    /// in a tenth of a second, no copy is left out.
+    pub read_cursors: Option<u32>,
 }
 
 /// The life of the service.
@@ -89,7 +89,7 @@ pub struct Service {
     /// When the supervisor was heard last, ns.
     pub heartbeat_ns: u64,
     /// Nothing leaves from then on; `None`: no lease is needed.
-    pub speak_until_ns: Option<u64>,
+    pub lease_until_ns: Option<u64>,
     /// The number of the next connection; the first is 1.
     pub next_flow_id: u64,
 }
@@ -230,7 +230,7 @@ pub struct SouthSide {
     /// Connections whose handshake is complete.
     pub(crate) flows: BTreeMap<FlowKey, Flow>,
     /// Handshakes under way. A flood of SYNs evicts only other handshakes.
-    pub(crate) embryos: LruMap<FlowKey, Flow>,
+    pub(crate) half_open: LruMap<FlowKey, Flow>,
     /// TCP headers of SYN-ACKs that wait for the logger.
     pub(crate) synacks: LruMap<FlowKey, Vec<u8>>,
     /// What replayed output must look like, by flow and chunk number.
@@ -251,9 +251,9 @@ pub(crate) struct Shared {
     /// The interface by which probes leave for the logger.
     pub(crate) path: Option<u32>,
     pub(crate) copies: VecDeque<Copy>,
-    pub(crate) notes: Notes,
+    pub(crate) read_cursors: ReadCursors,
     /// What left for clients, besides what calls have returned.
-    pub(crate) said: VecDeque<Packet>,
+    pub(crate) sent: VecDeque<Packet>,
 }
 
 impl SouthSide {
@@ -267,8 +267,8 @@ impl SouthSide {
             .collect();
         Self {
             flows: BTreeMap::new(),
-            embryos: LruMap::new(settings.max_embryos),
-            synacks: LruMap::new(settings.max_embryos),
+            half_open: LruMap::new(settings.max_half_open),
+            synacks: LruMap::new(settings.max_half_open),
             expected: BTreeMap::new(),
             shared: Shared {
                 endpoints,
@@ -281,7 +281,7 @@ impl SouthSide {
                     incarnation: 1,
                     main_pid: 0,
                     heartbeat_ns: now_ns,
-                    speak_until_ns: None,
+                    lease_until_ns: None,
                     next_flow_id: 1,
                 },
                 mirror: Ring::new(settings.mirror_capacity),
@@ -290,8 +290,8 @@ impl SouthSide {
                 link: None,
                 path: None,
                 copies: VecDeque::new(),
-                notes: Notes::default(),
-                said: VecDeque::new(),
+                read_cursors: ReadCursors::default(),
+                sent: VecDeque::new(),
                 settings,
             },
         }
@@ -317,8 +317,8 @@ impl SouthSide {
 
     /// How many handshakes are under way.
     #[must_use]
-    pub fn embryos(&self) -> usize {
-        self.embryos.len()
+    pub fn half_open(&self) -> usize {
+        self.half_open.len()
     }
 
     /// The life of the service.
@@ -380,7 +380,7 @@ impl Shared {
     /// Without a logger there is no lease, either: who needs one falls silent soon, and keeps its clients
     /// waiting rather than serve them without a record meanwhile.
     pub(crate) fn waits_for_logger(&self, now_ns: u64) -> bool {
-        self.service.speak_until_ns.is_some() && !self.abandoned(now_ns)
+        self.service.lease_until_ns.is_some() && !self.abandoned(now_ns)
     }
 
     /// Does nothing reach its server socket now?

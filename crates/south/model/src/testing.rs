@@ -37,10 +37,10 @@ pub(crate) fn settings() -> Settings {
         digests: None,
         mirror_capacity: 1 << 20,
         max_flows: 16,
-        max_embryos: 4,
+        max_half_open: 4,
         endpoints: vec![server_end(false), server_end(true)],
         link: false,
-        notes: None,
+        read_cursors: None,
     }
 }
 

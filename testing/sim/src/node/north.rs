@@ -165,7 +165,8 @@ impl Node {
                 Some(all) if too_soon => all,
                 _ => *read,
             };
-            self.south.note(*key, *isn, *isn + 1 + length32(read));
+            self.south
+                .advance_read_cursor(*key, *isn, *isn + 1 + length32(read));
         }
     }
 
@@ -211,7 +212,11 @@ impl Node {
         let Some(socket) = self.host.repaired(blueprint, now) else {
             return Err(Violation::new(format!("no socket can be made for {key}")));
         };
-        let window = flow.server.edge.distance_from(expected).unwrap_or(0);
+        let window = flow
+            .server
+            .rcv_wnd_edge
+            .distance_from(expected)
+            .unwrap_or(0);
         let (instream, outstream) = (point.instream, point.outstream);
         let grafted = self
             .south

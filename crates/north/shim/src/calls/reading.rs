@@ -95,6 +95,7 @@ fn drain_counter(wrap: &mut Wrap, fd: c_int, count: u64, helpers_write: bool) {
         }
         if let Some(beyond) = part.checked_sub(left).filter(|beyond| *beyond > 0) {
             // Helpers have counted further by now than in the dead incarnation: a later read gets the difference.
+            // SAFETY: a number of ours.
             unsafe { sys!(SYS_write, fd, &raw const beyond, size_of::<u64>()) };
         }
         left = left.saturating_sub(part);
@@ -437,6 +438,7 @@ unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> s
         return receive_beside(fd, pieces, message, flags);
     }
     // A connection has no control data: the kernel reports none, and a replay reports none.
+    // SAFETY: as the program has called us.
     unsafe {
         if kind == Kind::Connection {
             (*message).msg_controllen = 0;

@@ -19,12 +19,12 @@ pub(super) struct Acks {
     /// That of the last one.
     pub(super) counter: u64,
     /// How many there were.
-    pub(super) said: u64,
+    pub(super) count: u64,
 }
 
 impl Acks {
-    /// Says what is recorded of a flow. Nothing, if it has no record.
-    pub(super) fn say(&mut self, flow: &mut Flow, journal: &Journal, out: &mut Outbox) {
+    /// Acknowledges the recorded bytes of a flow, if it has a record.
+    pub(super) fn send(&mut self, flow: &mut Flow, journal: &Journal, out: &mut Outbox) {
         flow.due = false;
         let (Some(stable_seq), Some(to), Some(key)) = (
             journal.stable_seq(flow.id),
@@ -34,7 +34,7 @@ impl Acks {
             return;
         };
         self.counter += 1;
-        self.said += 1;
+        self.count += 1;
         let ack = Ack {
             version: self.version,
             slot: self.slot,

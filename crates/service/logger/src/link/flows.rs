@@ -28,7 +28,7 @@ pub(super) struct Flow {
     /// When something was, last; `None` since the log was read.
     pub(super) seen: Option<Duration>,
     /// Nothing has come from the client.
-    pub(super) embryo: bool,
+    pub(super) is_half_open: bool,
     /// It is to be acknowledged when this batch has been read.
     pub(super) due: bool,
     /// Where bytes arrived last beyond a hole, the newest first: in as many different ranges as are
@@ -38,27 +38,27 @@ pub(super) struct Flow {
 
 impl Flow {
     /// One of which nothing was seen but that its record begins there. A turn begins when the client
-    /// has heard all before it; how often that went around the sequence space nobody tells.
+    /// has received all output before it; how often that went around the sequence space nobody tells.
     pub(super) fn new(beginning: &Resume) -> Self {
         let first = beginning.server_isn + 1;
-        let heard = beginning.outstream.0.wrapping_sub(first.0);
+        let received = beginning.outstream.0.wrapping_sub(first.0);
         Self {
             id: beginning.flow,
             key: beginning.key,
             client_isn: beginning.client_isn,
             server_isn: beginning.server_isn,
             handshake: beginning.handshake,
-            progress: Progress::from(u64::from(heard)),
+            progress: Progress::from(u64::from(received)),
             seen: None,
-            embryo: true,
+            is_half_open: true,
             due: false,
             newest: [None; MAX_RANGES + 1],
         }
     }
 
-    /// Up to where the client is known to have heard the server when this digest is told. `speaks`: the client has
-    /// heard all that the digest is of.
-    pub(super) fn heard(&self, digest: &Digest, speaks: Option<SeqNumber>) -> SeqNumber {
+    /// Up to where the client is known to have received the outstream when this digest arrives. `speaks`: the client
+    /// has received all output of the digest.
+    pub(super) fn received_up_to(&self, digest: &Digest, speaks: Option<SeqNumber>) -> SeqNumber {
         match speaks {
             Some(_) => digest.next,
             None => self.server_isn + 1 + self.progress.low_half(),
@@ -79,9 +79,9 @@ pub(super) enum NotFound {
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     by_low: HashMap<u32, Vec<Flow>>,
-    /// Embryos, and flows that once were, oldest first.
-    embryos: VecDeque<FlowId>,
-    embryo_count: usize,
+    /// Half-open connections, and flows that once were half-open, oldest first.
+    half_open: VecDeque<FlowId>,
+    half_open_count: usize,
 }
 
 impl Flows {
@@ -113,12 +113,12 @@ impl Flows {
 
     /// One that is not there.
     pub(super) fn insert(&mut self, flow: Flow) {
-        if flow.embryo {
-            if self.embryos.len() > 2 * super::MAX_EMBRYOS {
+        if flow.is_half_open {
+            if self.half_open.len() > 2 * super::MAX_HALF_OPEN {
                 self.tidy();
             }
-            self.embryos.push_back(flow.id);
-            self.embryo_count += 1;
+            self.half_open.push_back(flow.id);
+            self.half_open_count += 1;
         }
         // Hardly ever are there two.
         let flows = self.by_low.entry(flow_low(flow.id));
@@ -133,23 +133,23 @@ impl Flows {
         if flows.is_empty() {
             self.by_low.remove(&low);
         }
-        self.embryo_count -= usize::from(flow.embryo);
+        self.half_open_count -= usize::from(flow.is_half_open);
         Some(flow)
     }
 
-    /// Something has come from an embryo.
-    pub(super) const fn born(&mut self) {
-        self.embryo_count -= 1;
+    /// A segment has come from a half-open connection.
+    pub(super) const fn on_established(&mut self) {
+        self.half_open_count -= 1;
     }
 
-    pub(super) const fn embryos(&self) -> usize {
-        self.embryo_count
+    pub(super) const fn half_open(&self) -> usize {
+        self.half_open_count
     }
 
-    /// Removes the oldest embryo.
-    pub(super) fn forget_oldest_embryo(&mut self) -> Option<FlowId> {
-        while let Some(id) = self.embryos.pop_front() {
-            if self.get_mut(id).is_some_and(|flow| flow.embryo) {
+    /// Removes the oldest half-open connection.
+    pub(super) fn remove_oldest_half_open(&mut self) -> Option<FlowId> {
+        while let Some(id) = self.half_open.pop_front() {
+            if self.get_mut(id).is_some_and(|flow| flow.is_half_open) {
                 self.remove(id);
                 return Some(id);
             }
@@ -157,10 +157,10 @@ impl Flows {
         None
     }
 
-    /// Only what still is an embryo stays in the list.
+    /// Only connections that are still half-open stay in the list.
     fn tidy(&mut self) {
-        let mut embryos = std::mem::take(&mut self.embryos);
-        embryos.retain(|id| self.get_mut(*id).is_some_and(|flow| flow.embryo));
-        self.embryos = embryos;
+        let mut half_open = std::mem::take(&mut self.half_open);
+        half_open.retain(|id| self.get_mut(*id).is_some_and(|flow| flow.is_half_open));
+        self.half_open = half_open;
     }
 }

@@ -1,22 +1,22 @@
-//! What was seen of a client besides what it sent: how far it has heard the server, and its clock.
+//! How far a client has received the outstream, and its clock.
 //!
-//! Whoever takes the connection over on a host that has not seen it needs this: where the client
-//! is in the outstream, and timestamps that it does not take for old ones (RFC 7323, 5.3).
+//! A host that takes the connection over needs both: the client's acknowledgement, and timestamps that the client does
+//! not take for old ones (RFC 7323, 5.3).
 
 use wire::{SeqNumber, Timestamps};
 
-/// So many bytes of the outstream a client may have acknowledged before the log is told of it.
-const TOLD_EVERY: u32 = 64 << 10;
+/// Bytes of the outstream that a client may acknowledge between two entries of the log.
+const LOG_INTERVAL_BYTES: u32 = 64 << 10;
 
-/// What was seen of a client. It never goes back.
+/// The progress of a client. It never goes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// Bytes of the outstream that it has acknowledged, of the whole connection.
     pub(crate) acknowledged: u64,
     /// The newest TSval and the newest TSecr. They need not be of one segment.
     pub(crate) timestamps: Option<Timestamps>,
-    /// Bytes that it has acknowledged since the log was told.
-    untold: u32,
+    /// Bytes that it has acknowledged since the last entry of the log.
+    unlogged: u32,
 }
 
 impl Progress {
@@ -25,18 +25,18 @@ impl Progress {
         Self {
             acknowledged,
             timestamps: None,
-            untold: 0,
+            unlogged: 0,
         }
     }
 
     /// It has sent this acknowledgement number; the outstream begins with `first`. One that is less
-    /// than half of the sequence space ahead is news, anything else is old.
+    /// than half of the sequence space ahead is new, any other is old.
     #[inline]
     pub(crate) fn acknowledge(&mut self, first: SeqNumber, ack: SeqNumber) {
         let last = first + low_half(self.acknowledged);
         if let Some(advance) = ack.distance_from(last) {
             self.acknowledged = self.acknowledged.saturating_add(u64::from(advance));
-            self.untold = self.untold.saturating_add(advance);
+            self.unlogged = self.unlogged.saturating_add(advance);
         }
     }
 
@@ -61,14 +61,14 @@ impl Progress {
         low_half(self.acknowledged)
     }
 
-    /// Whether the log is to be told.
-    pub(crate) const fn is_news(&self) -> bool {
-        self.untold >= TOLD_EVERY
+    /// Whether an entry of the log is due.
+    pub(crate) const fn is_log_due(&self) -> bool {
+        self.unlogged >= LOG_INTERVAL_BYTES
     }
 
-    /// The log has been told.
-    pub(crate) const fn told(&mut self) {
-        self.untold = 0;
+    /// The log has an entry of this progress.
+    pub(crate) const fn on_logged(&mut self) {
+        self.unlogged = 0;
     }
 }
 

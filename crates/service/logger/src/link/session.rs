@@ -13,23 +13,23 @@ use protocol::{
 };
 use wire::FlowId;
 
-mod closing;
+mod closed_window;
 mod determinants;
-mod releasing;
 mod renewal;
 mod requests;
-mod restoring;
+mod restoration;
 mod segments;
+mod truncation;
 
 use super::acks::Acks;
 use super::flows::{Flow, Flows};
 use super::outbox::{Outbox, Peer};
-use super::unknown::Unknown;
-use super::{Greeting, MAX_EMBRYOS};
+use super::unknown_flows::UnknownFlows;
+use super::{Greeting, MAX_HALF_OPEN};
 use crate::durable::entry::{Change, Entry};
 use crate::ingest::{Ingest, Notice};
 
-/// Unknown and refused numbers are told as long as fewer notices than this wait to be heard.
+/// Unknown and refused numbers are reported as long as fewer notices than this wait.
 const MAX_NOTICES: usize = 4096;
 
 /// When a segment that neither finds nor leaves a hole is acknowledged.
@@ -52,11 +52,11 @@ pub struct LinkStatistics {
     pub bytes: u64,
     /// Segments that were recorded, or had been.
     pub segments: u64,
-    /// Segments with nothing to record: they tell how far the client has heard the server.
+    /// Segments with nothing to record: they show how far the client has received the outstream.
     pub progress: u64,
     /// Beginnings of answers.
     pub heads: u64,
-    /// Datagrams with what a server's processes were told.
+    /// Datagrams with determinants.
     pub determinants: u64,
     /// Acknowledgements.
     pub acks: u64,
@@ -70,8 +70,8 @@ pub struct LinkStatistics {
     pub unknown: u64,
     /// OPENs with other numbers than those that are known.
     pub conflicting_opens: u64,
-    /// Embryos that were forgotten because there were too many.
-    pub forgotten_embryos: u64,
+    /// Half-open connections that were evicted because there were too many.
+    pub evicted_half_open: u64,
 }
 
 impl LinkStatistics {
@@ -86,19 +86,19 @@ impl LinkStatistics {
 #[derive(Debug)]
 pub struct Session {
     instance: u64,
-    intake: Ingest,
+    ingest: Ingest,
     flows: Flows,
     up: KeySet,
     /// The slot of the newest keys.
     newest: KeySlot,
     acks: Acks,
-    /// When its service was last heard.
-    heard: Option<Duration>,
+    /// When its service last gave a sign of life.
+    active_at: Option<Duration>,
     policy: AckPolicy,
     /// Flows that are to be acknowledged, and since when.
     due: Vec<FlowId>,
     due_since: Duration,
-    unknown: Unknown,
+    unknown: UnknownFlows,
     statistics: LinkStatistics,
     /// [`Outbox::recorded`] when an instream was recorded last.
     recorded: u64,
@@ -108,11 +108,11 @@ pub struct Session {
     wanted: u64,
     /// What it may hold now.
     limit: u64,
-    /// Of a server with state: what its processes were told.
+    /// Of a server with state: the determinants of its processes.
     determinants: Determinants,
     /// Where the numbers of their histories begin: at no other process's, which may have had the same record.
     first_history: u64,
-    /// Streams whose lengths are to be told, and to whom.
+    /// Streams whose lengths are to be acknowledged, and to whom.
     grown: Vec<(Peer, StreamPosition)>,
 }
 
@@ -126,7 +126,7 @@ impl Session {
         };
         Self {
             instance: attach.instance,
-            intake: Ingest::of_a_link(limits, attach.replay),
+            ingest: Ingest::of_a_link(limits, attach.replay),
             flows: Flows::default(),
             up: KeySet::EMPTY,
             newest: KeySlot::Zero,
@@ -136,13 +136,13 @@ impl Session {
                 down: KeySet::EMPTY,
                 slot: KeySlot::Zero,
                 counter: 0,
-                said: 0,
+                count: 0,
             },
-            heard: None,
+            active_at: None,
             policy,
             due: Vec::new(),
             due_since: Duration::ZERO,
-            unknown: Unknown::default(),
+            unknown: UnknownFlows::default(),
             statistics: LinkStatistics::default(),
             recorded: 0,
             digests: None,
@@ -207,21 +207,21 @@ impl Session {
     #[must_use]
     pub const fn statistics(&self) -> LinkStatistics {
         LinkStatistics {
-            acks: self.acks.said,
+            acks: self.acks.count,
             ..self.statistics
         }
     }
 
     /// Connections from whose clients nothing has come.
     #[must_use]
-    pub const fn embryos(&self) -> usize {
-        self.flows.embryos()
+    pub const fn half_open(&self) -> usize {
+        self.flows.half_open()
     }
 
     /// What the record holds.
     #[must_use]
     pub fn journal(&self) -> &journal::Journal {
-        &self.intake.journal
+        &self.ingest.journal
     }
 
     pub(super) const fn wanted(&self) -> u64 {
@@ -232,18 +232,18 @@ impl Session {
     pub(super) fn limit_total(&mut self, total: u64) {
         self.limit = total;
         let left = total.saturating_sub(self.determinants.held());
-        self.intake.journal.limit_total(left);
+        self.ingest.journal.limit_total(left);
     }
 
     /// Memory that it holds, bytes.
     pub(super) fn held(&self) -> u64 {
-        let statistics = self.intake.journal.statistics();
+        let statistics = self.ingest.journal.statistics();
         statistics.held + statistics.idle + self.determinants.held()
     }
 
-    /// Memory of what the processes of a server with state were told, bytes.
+    /// Memory of the determinants of a server with state, bytes.
     #[must_use]
-    pub fn held_by_notes(&self) -> u64 {
+    pub fn held_by_determinants(&self) -> u64 {
         self.determinants.held() - self.determinants.held_by_images()
     }
 
@@ -255,12 +255,12 @@ impl Session {
 
     /// Gives memory back that is not needed. To be called every second or so.
     pub(super) fn trim(&mut self) {
-        self.intake.journal.trim();
+        self.ingest.journal.trim();
     }
 
-    /// The next thing that the service must hear of, unasked.
+    /// The next message that the service has not asked for.
     pub fn notice(&mut self) -> Option<Response> {
-        self.intake.notices.pop_front().map(Response::from)
+        self.ingest.notices.pop_front().map(Response::from)
     }
 
     /// A datagram has come from the session's address.
@@ -290,13 +290,13 @@ impl Session {
             let mut due = std::mem::take(&mut self.due);
             for id in due.drain(..) {
                 if let Some(flow) = self.flows.get_mut(id).filter(|flow| flow.due) {
-                    self.acks.say(flow, &self.intake.journal, out);
+                    self.acks.send(flow, &self.ingest.journal, out);
                 }
             }
             self.due = due;
         }
-        // Last: what is said then acknowledges what was heard, and no packet of its own need do that.
-        self.tell_stable(out);
+        // Last: these acknowledge all datagrams before, without a packet of their own.
+        self.send_stable(out);
     }
 
     /// When acknowledgements that were put off are due.
@@ -308,28 +308,28 @@ impl Session {
         }
     }
 
-    /// Its service has said something.
-    pub const fn hear(&mut self, now: Duration) {
-        self.heard = Some(now);
+    /// Its service has given a sign of life.
+    pub const fn on_activity(&mut self, now: Duration) {
+        self.active_at = Some(now);
     }
 
-    /// When its service was last heard: by a datagram with a right tag, or as
-    /// [`Session::hear`] says. `None` if it has not been heard since the log was read.
+    /// When its service last gave a sign of life: a datagram with a right tag, or [`Session::on_activity`]. `None`
+    /// since the log was read.
     #[must_use]
-    pub const fn heard(&self) -> Option<Duration> {
-        self.heard
+    pub const fn active_at(&self) -> Option<Duration> {
+        self.active_at
     }
 
-    /// Something was made with the keys in this slot.
-    fn seen(&mut self, slot: KeySlot, now: Duration) {
-        self.hear(now);
+    /// A datagram with a right tag, made with the keys in this slot.
+    fn on_keyed_datagram(&mut self, slot: KeySlot, now: Duration) {
+        self.on_activity(now);
         if slot == self.newest {
             self.acks.slot = slot;
         }
     }
 
     fn probe(&mut self, probe: Probe, now: Duration, out: &mut Outbox) {
-        self.seen(probe.slot, now);
+        self.on_keyed_datagram(probe.slot, now);
         let (Some(to), Some(key)) = (self.acks.to, self.acks.down.get(self.acks.slot)) else {
             return;
         };
@@ -343,7 +343,7 @@ impl Session {
     }
 
     fn open(&mut self, open: &Open, now: Duration, out: &mut Outbox) {
-        self.seen(open.slot, now);
+        self.on_keyed_datagram(open.slot, now);
         if open.flow == FlowId::RESERVED {
             self.statistics.conflicting_opens += 1;
             return;
@@ -353,26 +353,26 @@ impl Session {
             if (flow.key, flow.client_isn, flow.server_isn)
                 == (open.key, open.client_isn, open.server_isn)
             {
-                self.acks.say(flow, &self.intake.journal, out);
+                self.acks.send(flow, &self.ingest.journal, out);
             } else {
                 self.statistics.conflicting_opens += 1;
             }
             return;
         }
-        if self.flows.embryos() >= MAX_EMBRYOS {
-            self.forget_an_embryo(out);
+        if self.flows.half_open() >= MAX_HALF_OPEN {
+            self.evict_half_open(out);
         }
-        let journal = &mut self.intake.journal;
+        let journal = &mut self.ingest.journal;
         let mut opened = journal.open(open.flow, open.client_isn, open.server_isn);
         // Who only knocks must not keep others out.
-        if opened.is_err() && self.forget_an_embryo(out) {
-            let journal = &mut self.intake.journal;
+        if opened.is_err() && self.evict_half_open(out) {
+            let journal = &mut self.ingest.journal;
             opened = journal.open(open.flow, open.client_isn, open.server_isn);
         }
         if opened.is_err() {
             // Each SYN of a flood would cost its service a look at all connections, and an event.
-            let few = self.intake.notices.len() < MAX_NOTICES;
-            if few && self.unknown.is_news(flow_low(open.flow), now) {
+            let few = self.ingest.notices.len() < MAX_NOTICES;
+            if few && self.unknown.is_due(flow_low(open.flow), now) {
                 self.too_many(open.flow);
             }
             return;
@@ -388,24 +388,24 @@ impl Session {
         };
         out.record(self.instance, &Entry::Opened(beginning));
         let mut flow = Flow::new(&beginning);
-        self.acks.say(&mut flow, &self.intake.journal, out);
+        self.acks.send(&mut flow, &self.ingest.journal, out);
         self.flows.insert(flow);
     }
 
     fn too_many(&mut self, flow: FlowId) {
         let reason = UnprotectedReason::TooManyConnections;
-        self.intake
+        self.ingest
             .notices
             .push_back(Notice::Unprotected(flow, reason));
     }
 
-    fn forget_an_embryo(&mut self, out: &mut Outbox) -> bool {
-        let Some(id) = self.flows.forget_oldest_embryo() else {
+    fn evict_half_open(&mut self, out: &mut Outbox) -> bool {
+        let Some(id) = self.flows.remove_oldest_half_open() else {
             return false;
         };
-        self.intake.journal.close(id);
+        self.ingest.journal.close(id);
         out.record(self.instance, &Entry::Changed(id, Change::Closed));
-        self.statistics.forgotten_embryos += 1;
+        self.statistics.evicted_half_open += 1;
         true
     }
 }

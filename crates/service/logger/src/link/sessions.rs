@@ -16,9 +16,9 @@ use super::outbox::{Outbox, Peer};
 use super::session::{AckPolicy, Session};
 use crate::durable::entry::Entry;
 
-mod inheriting;
+mod inheritance;
 
-pub use inheriting::{Inherited, NotYet, SILENCE};
+pub use inheritance::{Inherited, NotYet, SILENCE};
 
 /// What has to be drawn, or read from a clock, for a service that attaches.
 #[derive(Debug, Clone, Copy)]

@@ -72,7 +72,7 @@ impl Service {
     pub(super) fn renew_claims(&mut self) {
         for client in &self.clients {
             let session = client.instance.and_then(|one| self.sessions.get(one));
-            let heard = session.and_then(|session| session.heard());
+            let heard = session.and_then(|session| session.active_at());
             if let (Some(who), Some(heard)) = (&client.claims, heard) {
                 self.leases.heard(who, heard);
             }

@@ -16,7 +16,7 @@ use protocol::{
 use rustix::net::sockopt;
 
 use super::sockets::peer_of;
-use crate::link::{Follower, NotYet, Peer};
+use crate::link::{NotYet, Peer, Replication};
 
 /// Bytes of answers that may wait to be sent: who does not read them is not read from.
 const QUEUED_REPLY_BYTES_MAX: usize = 1 << 20;
@@ -103,7 +103,7 @@ pub(super) struct Client {
     /// It has asked as the one that serves.
     pub(super) serves: bool,
     /// It hears what the processes of a service are told, and needs no session for that either.
-    pub(super) follows: Option<Follower>,
+    pub(super) replication: Option<Replication>,
     /// What it is told of a lease of this service when that is kept.
     pub(super) withheld: Option<(String, Response)>,
 }
@@ -134,7 +134,7 @@ impl Client {
             hosts: None,
             asks: None,
             serves: false,
-            follows: None,
+            replication: None,
             withheld: None,
         })
     }

@@ -76,11 +76,11 @@ type Count = fn(&OfSession) -> u64;
 struct OfSession {
     service: String,
     instance: u64,
-    embryos: usize,
+    half_open: usize,
     link: LinkStatistics,
     journal: journal::Statistics,
     /// What a server with state was told, and images of it, bytes.
-    notes: u64,
+    determinants: u64,
     images: u64,
 }
 
@@ -141,10 +141,10 @@ impl Service {
         let sessions = self.sessions.iter().map(|(attach, session)| OfSession {
             service: attach.service.clone(),
             instance: attach.instance,
-            embryos: session.embryos(),
+            half_open: session.half_open(),
             link: session.statistics(),
             journal: session.journal().statistics(),
-            notes: session.held_by_notes(),
+            determinants: session.held_by_determinants(),
             images: session.held_by_images(),
         });
         Snapshot {
@@ -341,18 +341,18 @@ impl Snapshot {
         let connections = self.by("protection", connections);
         to.gauges("outlive_logger_connections", Unit::None, help, connections)?;
         let help = "Connections whose clients have sent nothing yet";
-        let embryos = self.each(|s| s.embryos);
+        let half_open = self.each(|s| s.half_open);
         to.gauges(
             "outlive_logger_half_open_connections",
             Unit::None,
             help,
-            embryos,
+            half_open,
         )?;
         let help = "Memory of records, by use: connections (held), free blocks (idle), determinants and checkpoint images of servers with state";
         let memory: [(_, Count); 4] = [
             ("held", |s| s.journal.held),
             ("idle", |s| s.journal.idle),
-            ("determinants", |s| s.notes),
+            ("determinants", |s| s.determinants),
             ("images", |s| s.images),
         ];
         let memory = self.by("use", memory);
@@ -422,7 +422,7 @@ impl Snapshot {
             refused,
         )?;
         let help = "Half-open connections evicted, because too many were half-open";
-        let forgotten = self.each(|s| s.link.forgotten_embryos);
+        let forgotten = self.each(|s| s.link.evicted_half_open);
         to.counters(
             "outlive_logger_half_open_evicted",
             Unit::None,

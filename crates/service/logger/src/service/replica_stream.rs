@@ -3,7 +3,7 @@
 use protocol::control::{Edition, Response};
 
 use super::{Service, client::ClientError};
-use crate::link::Follower;
+use crate::link::Replication;
 
 impl Service {
     /// Somebody wants to hear what the processes of a service are told.
@@ -14,18 +14,18 @@ impl Service {
         edition: Option<Edition>,
         streams: &[(u32, u64)],
     ) {
-        self.clients[at].follows = Some(Follower::new(service, edition, streams));
+        self.clients[at].replication = Some(Replication::new(service, edition, streams));
     }
 
-    /// Which connections has the service that a client follows?
+    /// The connections of the service that a client replicates.
     pub(super) fn connections_followed(&mut self, at: usize) -> Result<(), ClientError> {
         let client = &mut self.clients[at];
-        let Some(follower) = &client.follows else {
+        let Some(replication) = &client.replication else {
             return Err(ClientError::OutOfOrder);
         };
         let session = self
             .sessions
-            .followed(follower.service(), client.key_name());
+            .followed(replication.service(), client.key_name());
         let none = || {
             vec![Response::Connections {
                 connections: Vec::new(),
@@ -38,20 +38,20 @@ impl Service {
         Ok(())
     }
 
-    /// Those who follow hear what has come, as fast as they read it.
-    pub(super) fn tell_followers(&mut self) {
+    /// Sends new determinants to the replicas, as fast as they read.
+    pub(super) fn send_to_replicas(&mut self) {
         for client in &mut self.clients {
-            let Some(mut follower) = client.follows.take() else {
+            let Some(mut replication) = client.replication.take() else {
                 continue;
             };
             while client.wants_read()
-                && let Some(news) = follower.next(&self.sessions, client.key_name())
+                && let Some(message) = replication.next(&self.sessions, client.key_name())
             {
-                if client.say(&news).is_err() {
+                if client.say(&message).is_err() {
                     break; // it is found to be gone when it is read from
                 }
             }
-            client.follows = Some(follower);
+            client.replication = Some(replication);
         }
     }
 }

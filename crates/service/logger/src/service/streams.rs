@@ -92,7 +92,9 @@ impl Service {
             let now = self.now();
             let session = self.clients[at].instance;
             let session = session.and_then(|instance| self.sessions.get_mut(instance));
-            session.into_iter().for_each(|session| session.hear(now));
+            session
+                .into_iter()
+                .for_each(|session| session.on_activity(now));
             if let Some(who) = &self.clients[at].claims {
                 self.leases.heard(who, now);
             }
@@ -208,7 +210,7 @@ impl Service {
             self.sessions
                 .attach(attach, peer, client.key_name(), &greeting, &mut self.out);
         if let Some(session) = self.sessions.get_mut(instance) {
-            session.hear(now);
+            session.on_activity(now);
         }
         client.instance = Some(instance);
         if let Some(earlier) = inherited {
@@ -269,7 +271,7 @@ impl Service {
     pub(super) fn dismiss(&mut self, at: usize, why: &ClientError, tell: &mut dyn FnMut(&Event)) {
         let client = self.clients.swap_remove(at);
         let Some(instance) = client.instance else {
-            if client.over.is_none() && client.asks.is_none() && client.follows.is_none() {
+            if client.over.is_none() && client.asks.is_none() && client.replication.is_none() {
                 let refused = self
                     .refusals
                     .refused(client.remote, why.to_string(), Instant::now());

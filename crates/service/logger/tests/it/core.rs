@@ -4,7 +4,7 @@ mod acks;
 mod control;
 mod datagram_faults;
 mod determinants;
-mod noted;
+mod read_cursors;
 mod sessions;
 
 use std::{net::SocketAddr, time::Duration};

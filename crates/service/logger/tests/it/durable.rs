@@ -4,7 +4,7 @@
 mod crashes;
 mod former;
 mod log;
-mod released;
+mod truncation;
 
 use std::{net::SocketAddr, time::Duration};
 

@@ -48,7 +48,7 @@ fn a_new_life_inherits_records_and_not_keys() {
     logger.take(again, &[old_keys]);
     let session = logger.sessions.get(NEW).expect("there");
     assert_eq!(session.statistics().bad_tags, 1);
-    assert_eq!(session.heard(), None);
+    assert_eq!(session.active_at(), None);
     logger.write_all();
     assert!(logger.out.datagrams().is_empty());
     // The new one is, as from the beginning.
@@ -152,7 +152,11 @@ fn who_was_heard_of_a_moment_ago_is_not_inherited_from() {
     logger.take(from, &[listening]);
     refused(&mut logger);
     let now = logger.now;
-    logger.sessions.get_mut(OLD).expect("there").hear(now);
+    logger
+        .sessions
+        .get_mut(OLD)
+        .expect("there")
+        .on_activity(now);
     refused(&mut logger);
     // Nothing has changed: it goes on.
     let listening = listens(&host, FlowId(1), 70_000, 2, 2);

@@ -6,7 +6,7 @@ use super::model::{Manner, Model, Peer, key, ms};
 use crate::{Action, Cause, GaveUp, LostReason, Stage};
 
 fn silent(id: u64) -> Peer {
-    Peer::new(id, 10, 5).change(|peer| peer.flow.log.restored = Restored::Silent)
+    Peer::new(id, 10, 5).change(|peer| peer.flow.log.restored = Restored::Unconfirmed)
 }
 
 fn calls(model: &Model, id: u64) -> usize {
@@ -18,13 +18,13 @@ fn calls(model: &Model, id: u64) -> usize {
 /// The client answers a probe, and the data plane reports the connection.
 fn speak(model: &mut Model, id: u64) {
     let mut peer = model.peer(id).clone();
-    peer.flow.log.restored = Restored::Heard;
+    peer.flow.log.restored = Restored::Confirmed;
     model.late(peer);
 }
 
 #[test]
 fn silent_clients_are_probed() {
-    let heard = silent(1).change(|peer| peer.flow.log.restored = Restored::Heard);
+    let heard = silent(1).change(|peer| peer.flow.log.restored = Restored::Confirmed);
     let mut model = Model::new([heard, silent(2)]);
     model.cause = Cause::Host;
     model.die_and_return();
@@ -52,7 +52,7 @@ fn silent_clients_are_probed() {
 fn client_without_sack_is_probed_or_reset() {
     let untold = |id, sack| {
         silent(id).change(|peer| {
-            peer.flow.log.restored = Restored::Untold;
+            peer.flow.log.restored = Restored::GapUnknown;
             peer.flow.server.sack = sack;
         })
     };
@@ -86,7 +86,7 @@ fn silent_client_is_reset_at_timeout() {
 fn client_ahead_of_record_is_reset() {
     let heard = |id, recorded: Option<u32>| {
         Peer::new(id, 10, 10_000).change(|peer| {
-            peer.flow.log.restored = Restored::Heard;
+            peer.flow.log.restored = Restored::Confirmed;
             let record = peer.record.as_mut().expect("a record");
             record.outstream_end = recorded.map(|bytes| record.turn_outstream + bytes);
             record.answers = [record.turn_outstream; 2];
@@ -113,8 +113,8 @@ fn client_ahead_of_record_is_reset() {
 fn sacked_output_counts_as_received() {
     let behind = |id, bytes: u32| {
         Peer::new(id, 10, 10_000).change(|peer| {
-            peer.flow.log.restored = Restored::Heard;
-            peer.flow.log.heard = peer.flow.client.ack + bytes;
+            peer.flow.log.restored = Restored::Confirmed;
+            peer.flow.log.client_received = peer.flow.client.ack + bytes;
             let record = peer.record.as_mut().expect("a record");
             record.answers = [peer.flow.client.ack; 2];
         })
@@ -134,7 +134,7 @@ fn each_unrecorded_response_resets() {
     // The request began at 5000; the client has 10,000. The head of the first response is recorded.
     let heard = |id, answers: [u32; 2], recorded: u32| {
         Peer::new(id, 10, 10_000).change(|peer| {
-            peer.flow.log.restored = Restored::Heard;
+            peer.flow.log.restored = Restored::Confirmed;
             let record = peer.record.as_mut().expect("a record");
             record.answers = answers.map(|at| record.turn_outstream + at);
             record.outstream_end = Some(record.turn_outstream + recorded);

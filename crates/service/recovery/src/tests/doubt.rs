@@ -27,7 +27,7 @@ fn doubted(recorded: u32, heard: u32) -> Peer {
         peer.flow.digest.sent = digest(SERVER + 100);
         peer.flow.digest.comparison = Comparison::Due;
         let log = &mut peer.flow.log;
-        (log.restored, log.heard) = (Restored::Heard, SERVER + heard);
+        (log.restored, log.client_received) = (Restored::Confirmed, SERVER + heard);
         (log.stable, log.doubt) = (CLIENT + recorded, Some(CLIENT + 10));
     })
 }

@@ -172,11 +172,11 @@ fn closed_connection_is_grafted_or_reset() {
 /// A connection of a dead host; the server has replayed all 100 bytes of input and 50 bytes of output.
 fn unheard(id: u64) -> Peer {
     let peer = Peer::new(id, 100, 50).stands(100, 50);
-    peer.change(|peer| peer.flow.log.restored = Restored::Silent)
+    peer.change(|peer| peer.flow.log.restored = Restored::Unconfirmed)
 }
 
 fn acked_ahead(peer: &mut Peer) {
-    (peer.flow.log.restored, peer.flow.log.ahead) = (Restored::Heard, true);
+    (peer.flow.log.restored, peer.flow.log.snd_beyond_stable) = (Restored::Confirmed, true);
 }
 
 fn handed_over(model: &Model) -> bool {
@@ -185,7 +185,7 @@ fn handed_over(model: &Model) -> bool {
 
 #[test]
 fn handover_waits_for_known_clients() {
-    let nobody = Peer::new(3, 100, 0).change(|peer| peer.flow.log.restored = Restored::Silent);
+    let nobody = Peer::new(3, 100, 0).change(|peer| peer.flow.log.restored = Restored::Unconfirmed);
     let mut model = wrapped([Peer::new(1, 100, 50).stands(100, 50), unheard(2), nobody]);
     model.die();
     model.turn_page();
@@ -194,7 +194,7 @@ fn handover_waits_for_known_clients() {
     assert!(!handed_over(&model));
     assert_eq!(model.stage(), Stage::Recovering);
     let mut peer = model.peer(2).clone();
-    peer.flow.log.restored = Restored::Heard;
+    peer.flow.log.restored = Restored::Confirmed;
     model.late(peer);
     model.until_serving(10);
     assert!(handed_over(&model));
@@ -237,7 +237,7 @@ fn closed_connection_is_grafted_after_handover() {
     assert!(handed_over(&model));
     let mut heard = |id| {
         let mut peer = model.peer(id).clone();
-        peer.flow.log.restored = Restored::Heard;
+        peer.flow.log.restored = Restored::Confirmed;
         model.late(peer);
     };
     // Both clients answer before any action is carried out.
@@ -263,7 +263,7 @@ fn unlogged_input_is_awaited_after_takeover() {
     model.until_serving(10);
     assert!(handed_over(&model) && model.reset.is_empty());
     model.pass_in_steps(ms(120_000), ms(100));
-    model.peer(1).flow.log.ahead = false;
+    model.peer(1).flow.log.snd_beyond_stable = false;
     model.pass_in_steps(ms(470_000), ms(100));
     assert!(model.reset.is_empty());
     assert_eq!(model.recovery.unsettled(), 1, "the other one is watched");
@@ -284,7 +284,7 @@ fn adopted_connection_with_unlogged_input_is_tracked() {
     assert_eq!(model.recovery.unsettled(), 3);
     model.pass_in_steps(ms(1000), ms(100));
     assert_eq!(model.recovery.unsettled(), 3);
-    model.peer(1).flow.log.ahead = false;
+    model.peer(1).flow.log.snd_beyond_stable = false;
     model.peer(2).flow.closed_ns = 1;
     model.pass_in_steps(ms(590_000), ms(100));
     assert!(model.reset.is_empty());

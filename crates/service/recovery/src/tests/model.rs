@@ -269,7 +269,7 @@ impl Model {
                     isn: SeqNumber(77),
                     nxt: SeqNumber(78),
                     ack: point.instream + 1,
-                    edge: point.instream + 1,
+                    rcv_wnd_edge: point.instream + 1,
                     delta_seq: point.outstream.0.wrapping_sub(78),
                     ..south_model::SpliceHalf::default()
                 };
@@ -328,7 +328,7 @@ impl Model {
                 let peer = self.known(key, flow);
                 assert_ne!(
                     peer.flow.log.restored,
-                    Restored::Silent,
+                    Restored::Unconfirmed,
                     "it has not spoken"
                 );
                 self.closed.insert(key);
@@ -336,7 +336,7 @@ impl Model {
             Action::UpdateWindow { key, flow } => {
                 let waited = self.closed.remove(&key);
                 let peer = self.known(key, flow);
-                let other = peer.flow.log.restored == Restored::Heard;
+                let other = peer.flow.log.restored == Restored::Confirmed;
                 assert!(other || waited, "it knows");
             }
             Action::ProbeClient { key, flow } => {

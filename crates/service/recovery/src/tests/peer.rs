@@ -79,7 +79,7 @@ impl Peer {
             (client - 1, stable_seq, outstream_end);
         (flow.server.isn, flow.server.nxt, flow.server.ack) =
             (server - 1, outstream_end, stable_seq);
-        flow.server.answered = true;
+        flow.server.synack_seen = true;
         flow.server.sent = u64::from(outstream);
         let record = RecordSummary {
             stable_seq,
@@ -150,7 +150,7 @@ impl Peer {
             isn: point.outstream - 1,
             nxt: point.outstream,
             ack: point.instream + 1,
-            edge: point.instream + 1 + self.window,
+            rcv_wnd_edge: point.instream + 1 + self.window,
             ..south_model::SpliceHalf::default()
         };
         self.flow.verify = south_model::VerifyHalf {
@@ -193,7 +193,7 @@ impl Peer {
         let edge = self
             .flow
             .splice
-            .edge
+            .rcv_wnd_edge
             .distance_from(self.start())
             .expect("an edge");
         assert!(
@@ -220,7 +220,7 @@ impl Peer {
             if answered && self.manner != Manner::Deaf {
                 self.flow.mode = Mode::Spliced;
                 self.flow.splice.ack = self.start();
-                self.flow.splice.edge = self.start() + self.window;
+                self.flow.splice.rcv_wnd_edge = self.start() + self.window;
             }
         } else if self.flow.mode == Mode::Spliced && self.flow.closed_ns == 0 {
             self.read();
@@ -240,7 +240,7 @@ impl Peer {
             return;
         }
         self.flow.splice.ack = self.start() + received;
-        self.flow.splice.edge = self.flow.splice.ack + self.window;
+        self.flow.splice.rcv_wnd_edge = self.flow.splice.ack + self.window;
         if self.manner == Manner::Mute {
             return;
         }

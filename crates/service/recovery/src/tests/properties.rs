@@ -333,7 +333,7 @@ proptest! {
                     let mut flow = peer.flow.clone();
                     flow.incarnation += a % 2;
                     flow.mode = [Mode::Splicing, Mode::Spliced, Mode::Spliced, Mode::Observed][b as usize % 4];
-                    (flow.splice.ack, flow.splice.edge) = (flow.client.isn + a % 200_000, flow.client.isn + b % 400_000);
+                    (flow.splice.ack, flow.splice.rcv_wnd_edge) = (flow.client.isn + a % 200_000, flow.client.isn + b % 400_000);
                     recovery.observe(FlowId(id), Some(&flow), now);
                     recovery.poll(now);
                 },

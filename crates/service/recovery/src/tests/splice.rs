@@ -288,7 +288,7 @@ fn flow_of_earlier_incarnation_is_ignored() {
     let earlier = Peer::new(1, 100, 10).change(|peer| {
         peer.flow.mode = south_model::Mode::Spliced;
         peer.flow.splice.ack = CLIENT + 100;
-        peer.flow.splice.edge = CLIENT + 1_000;
+        peer.flow.splice.rcv_wnd_edge = CLIENT + 1_000;
     });
     let flow = earlier.flow.clone();
     model.die_and_return();

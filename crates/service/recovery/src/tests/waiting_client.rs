@@ -78,13 +78,13 @@ fn queued_client_gets_zero_window() {
 /// A client of another host is probed first, and gets zero-window ACKs only after an answer.
 #[test]
 fn client_of_other_host_is_probed_first() {
-    let silent = Peer::new(1, 10, 5).change(|peer| peer.flow.log.restored = Restored::Silent);
+    let silent = Peer::new(1, 10, 5).change(|peer| peer.flow.log.restored = Restored::Unconfirmed);
     let mut model = Model::new([silent]);
     model.die();
     model.pass_in_steps(ms(2_000), ms(10));
     let asked = |action: &&Action| matches!(action, Action::ProbeClient { .. });
     assert_eq!(model.done.iter().filter(asked).count(), 1);
-    model.peer(1).flow.log.restored = Restored::Heard;
+    model.peer(1).flow.log.restored = Restored::Confirmed;
     model.pass_in_steps(ms(5_000), ms(10));
     assert_eq!(model.done.iter().filter(asked).count(), 1);
     assert_eq!(words(&model, 1), (1, 0));

@@ -10,7 +10,7 @@ use protocol::{
 };
 use rand::Rng as _;
 
-use super::unconfirmed::Unconfirmed;
+use super::unconfirmed_frames::UnconfirmedFrames;
 use crate::{error::ServeError, logger_client::LoggerClient};
 
 /// Bytes of frames that may wait for the logger; more wait in the ring.
@@ -26,7 +26,7 @@ pub(super) struct Frames {
     read: Rc<RefCell<Vec<Vec<u8>>>>,
     /// Frames that were read and not sent, in pieces that fit a message.
     fetched: Vec<Vec<u8>>,
-    unconfirmed: Unconfirmed,
+    unconfirmed: UnconfirmedFrames,
 }
 
 impl Frames {
@@ -38,7 +38,7 @@ impl Frames {
             ring,
             read,
             fetched: Vec::new(),
-            unconfirmed: Unconfirmed::default(),
+            unconfirmed: UnconfirmedFrames::default(),
         })
     }
 

@@ -7,7 +7,7 @@ use std::{
 
 use protocol::{DigestSeed, link::LinkKeys};
 
-use super::{PROBE_INTERVAL, REKEY, probing::Prober};
+use super::{PROBE_INTERVAL, REKEY, prober::Prober};
 use crate::{
     config::LinkConfig,
     logger_client::{Attached, LoggerClient},
@@ -26,16 +26,16 @@ pub(super) struct Session {
     /// When it was attached to last.
     pub(super) attached_at: Duration,
     /// Since when there is no control stream, and why.
-    pub(super) deaf: Option<(Duration, String)>,
+    pub(super) disconnected: Option<(Duration, String)>,
     pub(super) kept: bool,
     pub(super) up: bool,
-    pub(super) way: Way,
+    pub(super) route: Route,
 }
 
 /// Whether the programs see what goes to the logger: if it leaves by an interface without them, they
 /// send their copies where it went before, or nowhere.
 #[derive(Debug)]
-pub(super) struct Way {
+pub(super) struct Route {
     /// Probes that they had seen when that was looked at last, and how many were answered by then.
     seen: Option<(u32, u64)>,
     /// They see none, since then.
@@ -46,7 +46,7 @@ pub(super) struct Way {
 /// So many answers to probes that the programs did not see are no coincidence.
 const UNSEEN: u64 = 10;
 
-impl Way {
+impl Route {
     fn new(now: Duration) -> Self {
         Self {
             seen: None,
@@ -56,7 +56,7 @@ impl Way {
     }
 
     /// They have seen `seen` probes by now, and `answered` were answered.
-    pub(super) fn look(&mut self, seen: u32, answered: u64, now: Duration) {
+    pub(super) fn observe(&mut self, seen: u32, answered: u64, now: Duration) {
         match self.seen {
             None => self.seen = Some((seen, answered)),
             Some((before, _)) if before != seen => {
@@ -95,10 +95,10 @@ impl Session {
             rekey_at: now + REKEY,
             client: Some(client),
             attached_at: now,
-            deaf: None,
+            disconnected: None,
             kept: attached.kept,
             up: false,
-            way: Way::new(now),
+            route: Route::new(now),
         }
     }
 
@@ -110,8 +110,8 @@ impl Session {
 
     /// How long something was missing that makes it a logger in use.
     pub(super) fn missing(&self, now: Duration) -> Duration {
-        let deaf = self
-            .deaf
+        let disconnected = self
+            .disconnected
             .as_ref()
             .map(|(since, _)| now.saturating_sub(*since));
         // It has a while to answer, once it is attached to.
@@ -119,15 +119,15 @@ impl Session {
             .prober
             .silence(now)
             .min(now.saturating_sub(self.attached_at));
-        let hidden = self.way.hidden.map(|since| now.saturating_sub(since));
+        let hidden = self.route.hidden.map(|since| now.saturating_sub(since));
         silence
-            .max(deaf.unwrap_or_default())
+            .max(disconnected.unwrap_or_default())
             .max(hidden.unwrap_or_default())
     }
 
     /// It has answered a probe since it was attached to.
-    pub(super) fn is_heard(&self) -> bool {
-        self.prober.heard_since(self.attached_at)
+    pub(super) fn has_answered_probe(&self) -> bool {
+        self.prober.answered_since(self.attached_at)
     }
 }
 
@@ -152,22 +152,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_way_is_hidden_when_answers_come_to_probes_that_nobody_saw() {
+    fn route_is_hidden_if_unseen_probes_are_answered() {
         let at = Duration::from_secs;
-        let mut way = Way::new(at(1));
-        assert!(way.hidden.is_some(), "nothing was seen yet");
-        way.look(7, 0, at(1));
-        way.look(8, 0, at(2));
-        assert_eq!(way.hidden, None);
+        let mut route = Route::new(at(1));
+        assert!(route.hidden.is_some(), "nothing was seen yet");
+        route.observe(7, 0, at(1));
+        route.observe(8, 0, at(2));
+        assert_eq!(route.hidden, None);
         // Neither seen nor answered: nobody asks.
-        way.look(8, 0, at(60));
-        assert_eq!(way.hidden, None);
-        way.look(9, 1, at(61));
-        way.look(9, UNSEEN, at(62));
-        assert_eq!(way.hidden, None);
-        way.look(9, UNSEEN + 1, at(63));
-        assert_eq!(way.hidden, Some(at(61)));
-        way.look(10, UNSEEN + 2, at(64));
-        assert_eq!(way.hidden, None);
+        route.observe(8, 0, at(60));
+        assert_eq!(route.hidden, None);
+        route.observe(9, 1, at(61));
+        route.observe(9, UNSEEN, at(62));
+        assert_eq!(route.hidden, None);
+        route.observe(9, UNSEEN + 1, at(63));
+        assert_eq!(route.hidden, Some(at(61)));
+        route.observe(10, UNSEEN + 2, at(64));
+        assert_eq!(route.hidden, None);
     }
 }

@@ -118,8 +118,8 @@ fn claim() -> Claim {
     }
 }
 
-fn asks() -> Asks {
-    Asks {
+fn asks() -> AttachRequest {
+    AttachRequest {
         claim: Some(claim()),
         attach: attach(),
         digests: Some(DigestSeed([3, 4])),

@@ -54,7 +54,11 @@ impl North {
         let known = outstream.distance_from(kept_from);
         let said = known.and_then(|known| passed.output.get(known as usize..));
         let said = said.ok_or_else(|| io::Error::other("what its client lacks was not kept"))?;
-        let window = flow.server.edge.distance_from(expected).unwrap_or(0);
+        let window = flow
+            .server
+            .rcv_wnd_edge
+            .distance_from(expected)
+            .unwrap_or(0);
         let blueprint = Blueprint {
             local: key.server(),
             peer: key.client(),

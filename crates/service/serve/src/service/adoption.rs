@@ -58,14 +58,15 @@ impl Service {
             } else {
                 self.check_adopted_record();
                 let is_open = |flow: &Flow| flow.closed_ns == 0 && !flow.server_closing;
-                let is_watched = |flow: &Flow| flow.log.ahead || flow.is_behind();
+                let is_watched = |flow: &Flow| flow.log.snd_beyond_stable || flow.is_behind();
                 for (key, flow) in flows.iter().filter(|(_, flow)| is_watched(flow)) {
                     if is_open(flow) && flow.incarnation == plane_state.incarnation {
                         self.recovery.track_unacked(*key, flow, clock::now());
                     }
                 }
                 // Whoever the earlier one waited for it cannot tell us: clients that must say where they stand, too.
-                let silent = |flow: &Flow| flow.log.restored == Restored::Silent && is_open(flow);
+                let silent =
+                    |flow: &Flow| flow.log.restored == Restored::Unconfirmed && is_open(flow);
                 let left = flows.iter().filter(|(_, flow)| {
                     flow.incarnation != plane_state.incarnation && silent(flow)
                 });

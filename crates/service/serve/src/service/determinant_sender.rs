@@ -126,7 +126,11 @@ impl Service {
             return Ok(true);
         }
         self.stop_replica()?;
-        while !self.should_stop() && self.link().is_some_and(|link| link.awaits_heritage()) {
+        while !self.should_stop()
+            && self
+                .link()
+                .is_some_and(|link| link.awaits_inherited_records())
+        {
             match self.fetch_record(record)? {
                 Fetched::Whole => return Ok(true),
                 Fetched::Silent => {

@@ -247,7 +247,11 @@ impl Service {
     /// This host was granted the service with this record: promotes the replica, if possible.
     pub(super) fn promote_replica(&mut self, record: u64) -> Result<bool, ServeError> {
         self.hot_replica.stream = None;
-        while !self.should_stop() && self.link().is_some_and(|link| link.awaits_heritage()) {
+        while !self.should_stop()
+            && self
+                .link()
+                .is_some_and(|link| link.awaits_inherited_records())
+        {
             let Some(mut replica) = self.hot_replica.replica.take() else {
                 return Ok(false);
             };

@@ -11,7 +11,7 @@ use protocol::{
     mirror::{CloseReason, FrameKind, MirrorFrame},
 };
 use recovery::{ReplayMode, Stage};
-use south_model::{Flow, Said, released_ack};
+use south_model::{Flow, Response, released_ack};
 use wire::{FlowId, FlowKey, SeqNumber};
 
 use super::Service;
@@ -20,7 +20,7 @@ use crate::{
     config::{LinkConfig, OnLoggerLoss},
     error::ServeError,
     events::{Awaits, Code, Event},
-    link::News,
+    link::LinkEvent,
     logger_client::LoggerClient,
 };
 
@@ -80,38 +80,38 @@ impl Service {
                 .replace(acks)
                 .is_some_and(|before| before != acks)
             {
-                link.alive(now);
+                link.on_activity(now);
             }
         } else {
             self.link_acks = None;
         }
-        link.seen(self.resources.plane.probes_seen()?, now);
+        link.observe_probes(self.resources.plane.probes_seen()?, now);
         link.poll(now);
-        while let Some(news) = self
+        while let Some(event) = self
             .resources
             .logger
             .link()
-            .and_then(crate::link::Link::news)
+            .and_then(crate::link::Link::next_event)
         {
-            self.heed(news)?;
+            self.handle(event)?;
         }
         self.end_waiting()
     }
 
-    pub(super) fn heed(&mut self, news: News) -> Result<(), ServeError> {
-        match news {
-            News::Settings => self.set_link(),
-            News::Attached => self.greet_logger(),
-            News::Up { kept } => self.logger_up(kept),
-            News::Emptied => {
+    pub(super) fn handle(&mut self, event: LinkEvent) -> Result<(), ServeError> {
+        match event {
+            LinkEvent::Settings => self.set_link(),
+            LinkEvent::Attached => self.greet_logger(),
+            LinkEvent::Up { kept } => self.logger_up(kept),
+            LinkEvent::Emptied => {
                 self.resumed.clear(); // it was another process that was told
                 let connections = self.unprotect_all(UnprotectedReason::LoggerLost)?;
                 self.emit(Event::LoggerRestarted { connections });
                 self.recovery.logger_restarted();
                 self.reprotect_all().map(drop)
             }
-            News::Lost { logger, why } => self.logger_lost(logger.to_string(), why),
-            News::Trouble(code, message) => {
+            LinkEvent::Lost { logger, why } => self.logger_lost(logger.to_string(), why),
+            LinkEvent::Warning(code, message) => {
                 self.warn(code, message);
                 Ok(())
             }
@@ -134,7 +134,7 @@ impl Service {
             self.compare_connections()?;
         }
         if let Some(link) = self.resources.logger.link() {
-            link.drain_again(clock::now())?;
+            link.repeat_drain(clock::now())?;
         }
         self.tell_in_use()
     }
@@ -208,7 +208,7 @@ impl Service {
         let (Some(config), Some(link)) = (&self.config.link, self.resources.logger.link()) else {
             return Ok(());
         };
-        link.seen(self.resources.plane.probes_seen()?, clock::now());
+        link.observe_probes(self.resources.plane.probes_seen()?, clock::now());
         if let Some(settings) = link.settings()? {
             self.resources.plane.set_link(&dataplane::LinkSettings {
                 local: settings.local,
@@ -221,7 +221,7 @@ impl Service {
                 strategy: config.strategy,
                 digests: settings.digests,
             })?;
-            link.show_the_way(clock::now());
+            link.send_probe(clock::now());
         }
         self.set_sender_destination()
     }
@@ -371,7 +371,7 @@ impl Service {
             // If it rests, its next turn begins here: the logger knows before the first segment.
             let at = (flow.server.ack, flow.server.nxt);
             let rests = (flow.client.nxt, flow.client.ack) == at;
-            if rests && flow.verify.said == Said::Answer {
+            if rests && flow.verify.response == Response::Begun {
                 self.resume(key, &flow, at)?;
             }
             // One that waits already is no error, and waits.

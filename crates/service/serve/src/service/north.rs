@@ -189,7 +189,7 @@ impl Service {
             return Ok(());
         };
         if self.config.link.is_some() {
-            north.set_read_cursors(self.resources.plane.notes());
+            north.set_read_cursors(self.resources.plane.read_cursors());
         }
         let replayed = north.poll(clock::now())?;
         self.register_outbound()?;

@@ -11,7 +11,7 @@ use std::{
 };
 
 use north_host::{counts::is_unused, repair::Blueprint};
-use south_model::{ClientHalf, Flow, LogHalf, Said, ServerHalf, VerifyHalf};
+use south_model::{ClientHalf, Flow, LogHalf, Response, ServerHalf, VerifyHalf};
 use wire::{Flags, FlowId, FlowKey, OptionsBuffer, OptionsFull, TcpOption};
 
 use super::Service;
@@ -120,7 +120,7 @@ pub(crate) fn opened_by_server(flows: &[(FlowKey, Flow)]) -> BTreeSet<FlowKey> {
 /// As it would be known had its peer opened it, and the server been about to answer.
 fn flow_of(opened: &Blueprint, id: FlowId, incarnation: u32) -> Flow {
     let (instream, outstream) = (opened.expected, opened.acknowledged);
-    let edge = instream + opened.receive_window;
+    let rcv_wnd_edge = instream + opened.receive_window;
     let (theirs, ours) = opened.options.window_scales.unwrap_or_default();
     Flow {
         id,
@@ -134,33 +134,33 @@ fn flow_of(opened: &Blueprint, id: FlowId, incarnation: u32) -> Flow {
             ack: outstream,
             window: window_field(opened.send_window, theirs),
             window_scale: theirs,
-            spoken: outstream,
+            response_start: outstream,
             ..ClientHalf::default()
         },
         server: ServerHalf {
             isn: outstream - 1,
             nxt: outstream,
             ack: instream,
-            edge,
+            rcv_wnd_edge,
             tsval: opened.timestamp.unwrap_or(0),
             window_scale: ours,
             timestamps: opened.timestamp.is_some(),
             sack: opened.options.sack,
-            answered: true,
+            synack_seen: true,
             ..ServerHalf::default()
         },
         verify: VerifyHalf {
             head_next: outstream,
             heads_to: outstream,
-            said: Said::Answer,
+            response: Response::Begun,
             ..VerifyHalf::default()
         },
         log: LogHalf {
             stable: instream,
             ack: instream,
-            edge,
-            told: outstream,
-            answered: instream,
+            rcv_wnd_edge,
+            copied_ack: outstream,
+            former_ack: instream,
             ..LogHalf::default()
         },
         ..Flow::default()

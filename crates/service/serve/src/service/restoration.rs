@@ -14,7 +14,7 @@ use std::{
 use protocol::control::{Edition, RecordSummary, Recorded};
 use recovery::Cause;
 use rustix::event::{Timespec, poll};
-use south_model::{DigestKey, Flow, Restored, call_to_client, newest_records, restored_flow};
+use south_model::{DigestKey, Flow, Restored, keepalive_probe, newest_records, restored_flow};
 use wire::{EmitError, FlowId, FlowKey};
 
 use super::Service;
@@ -23,7 +23,7 @@ use crate::{
     config::OnLoggerLoss,
     error::{ServeError, SystemContext},
     events::{Code, Event, FormerInstance},
-    link::{Link, Patience, Survey},
+    link::{Link, Survey, SurveyTimeouts},
     logger::Logger,
     north::North,
     vip::VirtualAddresses,
@@ -70,20 +70,20 @@ impl Service {
         let Some(mut survey) = self.link().map(|link| Survey::of(link, clock::now())) else {
             return Ok(());
         };
-        let patience = self.patience();
+        let timeouts = self.survey_timeouts();
         let mut tell_at = Some(clock::now() + WAITING_EVENT_DELAY);
         while !self.should_stop() {
             let now = clock::now();
             let Some(link) = self.link() else { break };
-            if survey.poll(link, patience, now)? {
+            if survey.poll(link, timeouts, now)? {
                 break;
             }
-            while let Some(news) = self.link().and_then(Link::news) {
-                self.heed(news)?;
+            while let Some(event) = self.link().and_then(Link::next_event) {
+                self.handle(event)?;
             }
             if tell_at.take_if(|at| now >= *at).is_some() {
                 self.emit(Event::WaitingForLogger {
-                    at_most_ms: patience.none.map(clock::millis),
+                    at_most_ms: timeouts.none.map(clock::millis),
                 });
             }
             self.idle_in(Some(&survey))?;
@@ -99,18 +99,18 @@ impl Service {
         self.resources.logger.link()
     }
 
-    pub(super) fn patience(&self) -> Patience {
+    pub(super) fn survey_timeouts(&self) -> SurveyTimeouts {
         match (&self.config.address_device, self.policy()) {
             // Who has spoken meanwhile was reset by the kernel: there is nothing to wait for.
-            (None, _) => Patience {
+            (None, _) => SurveyTimeouts {
                 none: Some(Duration::ZERO),
                 some: Duration::ZERO,
             },
-            (Some(_), Some(OnLoggerLoss::Hold)) => Patience {
+            (Some(_), Some(OnLoggerLoss::Hold)) => SurveyTimeouts {
                 none: None,
                 some: ALL_LOGGERS_TIMEOUT,
             },
-            (Some(_), _) => Patience {
+            (Some(_), _) => SurveyTimeouts {
                 none: Some(ALL_LOGGERS_TIMEOUT),
                 some: ALL_LOGGERS_TIMEOUT,
             },
@@ -149,7 +149,7 @@ impl Service {
         self.drop_foreign_records(&inheritance, &restored)?;
         let has_state = self.inherit_record(record)?;
         if let Some(link) = self.link() {
-            link.has_heritage();
+            link.on_records_inherited();
         }
         if inheritance.connections.is_empty() && !has_state {
             return Ok(false);
@@ -238,7 +238,7 @@ impl Service {
         }
         self.bring_addresses_up()?;
         for (key, flow) in restored {
-            self.send_to_client(key, flow, call_to_client)?;
+            self.send_to_client(key, flow, keepalive_probe)?;
         }
         self.readiness.begins(); // it did
         Ok(())
@@ -266,7 +266,7 @@ impl Service {
         self.resources.instance.disinherit()?;
         let number = self.resources.instance.number();
         if let Some(link) = self.link() {
-            link.begin_anew(number);
+            link.register_instance(number);
         }
         self.reach_logger()
     }
@@ -311,7 +311,10 @@ impl Service {
     fn ask_for_connections(&mut self) -> Result<InheritReply, ServeError> {
         let hold = self.policy() == Some(OnLoggerLoss::Hold);
         let until = Instant::now() + RECORD_REPLY_TIMEOUT;
-        while self.link().is_some_and(|link| link.awaits_heritage()) {
+        while self
+            .link()
+            .is_some_and(|link| link.awaits_inherited_records())
+        {
             if self.should_stop() {
                 return Ok(InheritReply::NoLogger);
             }
@@ -395,7 +398,7 @@ impl Service {
             flow.log.stateful = stateful;
             // All beginnings of answers are recorded. (Who can say what lies behind a hole is asked nevertheless.)
             if former == FormerInstance::HandedOver && !flow.server.sack {
-                flow.log.restored = Restored::Told;
+                flow.log.restored = Restored::GapKnown;
             }
             match self.resources.plane.restore(key, &flow) {
                 Ok(()) => restored.push((key, id)),

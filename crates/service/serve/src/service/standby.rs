@@ -43,7 +43,7 @@ impl Service {
         let alone_at = if self.config.standby {
             None
         } else {
-            self.patience().none.map(|none| self.began + none)
+            self.survey_timeouts().none.map(|none| self.began + none)
         };
         let mut stands_by = None;
         let mut tell_at = Some(clock::now() + GRANT_WARNING_DELAY);
@@ -99,7 +99,7 @@ impl Service {
             };
         }
         Event::WaitingForLogger {
-            at_most_ms: self.patience().none.map(clock::millis),
+            at_most_ms: self.survey_timeouts().none.map(clock::millis),
         }
     }
 

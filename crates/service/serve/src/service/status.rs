@@ -70,8 +70,8 @@ impl Service {
             ),
             Logger::Remote(link) => {
                 let words = match self.stands_by() {
-                    true => link.granter_in_words(),
-                    false => link.in_words(clock::now()),
+                    true => link.granter_status_text(),
+                    false => link.status_text(clock::now()),
                 };
                 let kept = match logger_up {
                     true => "kept by the logger: nothing is acknowledged that is not there",

@@ -23,14 +23,15 @@ enum control_op {
 	CONTROL_LINK_UP = 12,  /* argument: whether there is a logger */
 	CONTROL_REPROTECT = 13, /* record the flow again from its next turn on */
 	CONTROL_NUMBERS = 14,  /* argument: flows are numbered from here on */
-	CONTROL_SPEAK = 15,    /* argument: service.speak_until_ns */
+	CONTROL_LEASE = 15,    /* argument: service.lease_until_ns */
 	CONTROL_GRAFT = 16,    /* as SPLICE, to a socket that is there already; argument: its window, bytes */
 	CONTROL_NUMBER = 17,   /* fills in a number for a flow, and in `argument` the present incarnation */
-	CONTROL_OPENED = 18,   /* the flow was not hatched: have its record opened, if it is not behind a link */
+	CONTROL_OPENED = 18,   /* the flow was never half-open: have its record opened, if it is not behind a link */
 	CONTROL_WANT = 19,     /* the next request waits until the server has said again what `digest` is of */
 	CONTROL_REFUSE = 20,   /* the logger takes no record of the handshake `flow_id`; argument: enum unprotected. Fills in
 				* `key` */
-	CONTROL_SAID = 21,     /* the flow's client was sent what `digest` is of by another host, and `turn` is of what a replay leaves out */
+	CONTROL_INHERIT_DIGEST = 21, /* another host's output to the flow's client has `digest`, and `turn` before
+				      * the part that a replay repeats */
 };
 
 struct control {

@@ -11,8 +11,8 @@
 #define DIGEST_CHUNK 512
 #define DIGEST_SAMPLE 64
 #define DIGEST_UNIT 32768
-/* A logger on another machine is told a digest at least once in so many bytes, for a host that takes over. */
-#define DIGEST_TOLD 65536
+/* A logger on another machine gets a digest at least once in so many bytes, for a host that takes over. */
+#define DIGEST_INTERVAL 65536
 
 /* Of the outstream from `base` up to before `next`, client space. Equal ones with the same ends are of equal bytes. */
 struct digest {
@@ -40,14 +40,14 @@ struct digest_half {
 	__u8 taken;    /* this flow has digests */
 	__u8 sampled;  /* enum sampling: `sampled_from` is set; and this turn began behind that */
 	__u8 comparison; /* enum digest_comparison */
-	__u8 held;     /* how often the server has repeated what waits for that */
+	__u8 retransmits; /* of the segment that waits for that */
 	struct digest newer; /* what becomes of `acked` when the client has acknowledged more */
 	struct digest acked; /* of what earlier servers have said, as far as the client is known to have acknowledged it */
 	struct digest sent;  /* of all that they have said */
 	struct digest turn;  /* where this turn begins */
 	struct digest wanted; /* of what they had said before a request of the client, which waits for that */
 	__u32 wants; /* `wanted` is still to be compared. Set from outside, reset at egress */
-	__u32 told;  /* end of what a logger on another machine was told of when the client had heard that */
+	__u32 link_sent; /* end of the digest that the link sent last, when the client had received all of that */
 	__u32 changes; /* of `now`: odd while it is under way, for readers on other processors */
 	__u32 pad;
 };

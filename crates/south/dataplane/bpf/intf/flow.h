@@ -46,7 +46,7 @@ struct client_half {
 	__u16 window; /* newest window field, unscaled */
 	__u8 window_scale;
 	__u8 reset; /* it sent a RST while nobody served it */
-	__u32 spoken; /* server.nxt when its newest byte came: what is said from there on answers it */
+	__u32 response_start; /* server.nxt when its newest byte came: the response to that byte begins there */
 };
 
 /* What the client was told. Written at egress only; client space. */
@@ -55,12 +55,12 @@ struct server_half {
 	__u32 isn;
 	__u32 nxt;  /* end of the outstream sent so far */
 	__u32 ack;  /* instream acknowledged so far */
-	__u32 edge; /* right edge of the window offered (RCV.NXT + RCV.WND) */
+	__u32 rcv_wnd_edge; /* right edge of the window offered (RCV.NXT + RCV.WND) */
 	__u32 tsval;
 	__u8 window_scale;
 	__u8 timestamps; /* the option was agreed in the handshake */
 	__u8 sack;       /* so was this one */
-	__u8 answered;   /* its SYN-ACK was seen */
+	__u8 synack_seen;
 };
 
 /* The binding to a later server's socket. Written by control while splicing, then at egress. */
@@ -74,19 +74,19 @@ struct splice_half {
 	__u32 nxt;       /* end of what the new server sent, server space */
 	__u32 una;       /* newest acknowledgement that the new server has read, server space */
 	__u32 ack;       /* instream acknowledged by the new server */
-	__u32 edge;      /* right edge of its window */
+	__u32 rcv_wnd_edge; /* right edge of its window */
 	__u8 window_scale;
 	__u8 renewed; /* how often its socket has begun anew, see renew.h */
-	__u8 held; /* an acknowledgement is held back from the server, see no_room.h */
+	__u8 ack_withheld; /* an acknowledgement is withheld from the server, see zero_window.h */
 	__u8 pad[1];
 	__u32 renewed_at; /* end of what the client had been sent when its socket began anew first; client space */
 };
 
-/* What the server has said since the client spoke last. */
-enum said {
-	SAID_NOTHING = 0, /* or an interim response, or what may become one: the request goes on */
-	SAID_ANSWER = 1,
-	SAID_OTHER_PROTOCOL = 2, /* 101: all that follows belongs together */
+/* The server's output since the client's newest byte. */
+enum response {
+	RESPONSE_NONE = 0, /* or an interim response, or what may become one: the request goes on */
+	RESPONSE_BEGUN = 1,
+	RESPONSE_OTHER_PROTOCOL = 2, /* 101: all that follows belongs together */
 };
 
 /* Comparison of a replayed outstream with its record; client space. */
@@ -98,7 +98,7 @@ struct verify_half {
 	__u64 next_version;
 #endif
 	__u32 heads_to;  /* where what was to be recorded last ended */
-	__u32 asked;     /* how far the client had sent when this answer began */
+	__u32 request_end; /* how far the client had sent when this response began */
 	__u32 end;       /* compare up to here */
 	__u32 compared;  /* bytes compared and equal */
 	__u32 tolerated; /* bytes that differed where they may (a Date header) */
@@ -106,7 +106,7 @@ struct verify_half {
 	__u32 behind;    /* of those compared, what lies behind what a digest is compared of */
 	__u32 diverged_at; /* first byte that differed, or the FIN that came too early */
 	__u8 ended_early;
-	__u8 said; /* enum said; with a log link only */
+	__u8 response; /* enum response; with a log link only */
 	__u8 by_digest; /* something before `diverged_at` differed */
 	__u8 pad[1];
 };
@@ -121,17 +121,17 @@ struct range {
 #define LINK_RANGES 3
 /* SACK blocks in one header (RFC 2018 3). */
 #define SERVER_BLOCKS 4
-/* Pure ACKs that the strategy "lazy" holds; of more, the newest take each other's place. */
-#define HELD_ACKS 8
+/* Pure ACKs that the strategy "lazy" defers; of more, the newest take each other's place. */
+#define DEFERRED_ACKS 8
 
 /* A flow whose host has died, made anew from its record (restored.h). */
 enum restored {
-	RESTORED_NOT = 0,    /* this host knows all that the client was sent */
-	RESTORED_SILENT = 1, /* what the client had heard, and that the record is whole, is not known */
-	RESTORED_HEARD = 2,  /* the client has said all that; what was on its way then comes later */
-	RESTORED_TOLD = 3,   /* as silent; but what the client has behind a hole is known */
-	RESTORED_UNTOLD = 4, /* the client has shown that the record is whole, and has not said what it has behind
-			      * a hole; without selective acknowledgements it never will */
+	RESTORED_NOT = 0,         /* this host knows all that the client was sent */
+	RESTORED_UNCONFIRMED = 1, /* how far the client has received, and that the record is whole, is not known */
+	RESTORED_CONFIRMED = 2,   /* the client has shown both; segments that were on their way then come later */
+	RESTORED_GAP_KNOWN = 3,   /* as unconfirmed; but what the client has behind a gap is known */
+	RESTORED_GAP_UNKNOWN = 4, /* the client has shown that the record is whole, and not what it has behind a gap;
+				   * without selective acknowledgements it never will */
 };
 
 /* With a log link: what the logger has of the instream, and what the server's TCP has, so that the
@@ -140,40 +140,40 @@ struct log_half {
 	__u64 counter; /* of the newest acknowledgement */
 	__u64 meetings; /* see clamp.h; of no meaning */
 	__u64 copied_ns; /* when the newest copy left */
-	__u64 hasty_ns; /* when the server's TCP said last by itself that it has what the logger had not (notes.h) */
+	__u64 early_ack_ns; /* when a pure ACK of the server's TCP last acknowledged bytes that the logger lacked (read_cursors.h) */
 	__u32 stable;  /* stable_seq: the lowest number that the logger is not known to have */
 	__u32 ack;     /* what the server's TCP acknowledged; after a splice, the new server's */
-	__u32 edge;    /* right edge of its window */
+	__u32 rcv_wnd_edge; /* right edge of its window */
 	__u32 tsecr;   /* what the client's timestamps are echoed with: TS.Recent (RFC 7323 4.3) of one who
 			* has received what the client was told */
 	__u32 ifindex; /* where its segments leave */
-	__u32 told;    /* what the logger was told that the client has acknowledged */
+	__u32 copied_ack; /* the client's acknowledgement in the newest copy */
 	__u32 copied;  /* end of the newest copy of its instream */
-	__u32 note;    /* which of the notes is this flow's, from 1; 0: none is known (notes.h) */
+	__u32 read_cursor; /* number of this flow's read cursor, from 1; 0: none is known (read_cursors.h) */
 	struct range ranges[LINK_RANGES]; /* what the logger has beyond `stable` */
 	struct range blocks[SERVER_BLOCKS]; /* what the server has beyond `ack` */
-	__u32 held[HELD_ACKS];
+	__u32 deferred[DEFERRED_ACKS]; /* pure ACKs that wait for the logger */
 	__u8 l2[14]; /* link header of the server's newest segment */
 	__u8 ttl;    /* its TTL or hop limit */
 	__u8 ece;    /* its ECE flag */
 	__u8 range_count;
 	__u8 block_count;
-	__u8 held_count;
+	__u8 deferred_count;
 	__u8 withheld; /* a block was kept from the client since it was last told */
 	__u8 ended;    /* there is no record any more, and nothing to be recovered */
 	__u8 restored; /* enum restored */
 	__u8 stateful; /* of a restored flow: its server replays a record of its own, see restored.h */
-	__u8 ahead;    /* its client has sent more than is recorded, and none of that again yet */
-	__u32 answered; /* the highest `ack` of its earlier servers: what is before it may have been answered */
-	__u32 heard; /* of a restored flow: what the client had of its dead host, also behind a hole */
-	__u32 reach; /* and what it had room for then: the end of what the dead host may have sent */
+	__u8 snd_beyond_stable; /* its client has sent beyond `stable`, and has not retransmitted from there yet */
+	__u32 former_ack; /* the highest `ack` of its earlier servers: bytes before it may have been answered */
+	__u32 client_received; /* of a restored flow: end of what the client has of its dead host, also behind a gap */
+	__u32 client_wnd_edge; /* right edge of the client's window then: the dead host may have sent up to here */
 	__u32 doubt; /* if is_doubtful: what the client says from there on may have been answered by the dead
 		      * host, without a record of that */
-	__u8 unfound; /* its socket was not found once, see egress.h */
-	__u8 caught_up; /* the newest that its server has said acknowledges all that its client has */
+	__u8 lookup_missed; /* its socket was not found once, see egress.h */
+	__u8 all_acked; /* the server's newest payload acknowledges all that its client has sent */
 	__u8 is_doubtful; /* of a restored flow: heads of answers are recorded */
-	__u8 is_lacking; /* of what the client has heard, what lies from `lacks` on is recorded by nobody */
-	__u32 lacks;
+	__u8 is_unrecorded; /* nobody has recorded what the client has received from `unrecorded_from` on */
+	__u32 unrecorded_from;
 };
 
 /* What has become of the socket of a living server: the kernel finishes it, no gate stops that. */

@@ -37,7 +37,7 @@ struct service {
 	__u32 verify_head; /* outstream bytes recorded after the beginning of each turn */
 
 	__u64 heartbeat_ns; /* of `serve`, CLOCK_MONOTONIC */
-	__u64 speak_until_ns; /* CLOCK_BOOTTIME: nothing leaves from then on; 0: no lease is needed */
+	__u64 lease_until_ns; /* CLOCK_BOOTTIME: nothing leaves from then on; 0: no lease is needed */
 	__u64 gated_ns;
 #ifdef OUTLIVE_NEXT_VERSION
 	__u64 next_version;
@@ -45,7 +45,7 @@ struct service {
 	__u64 next_flow_id;
 	__u64 copies_since_ns; /* of what was counted in `copies` */
 	__u32 copies; /* segments that need none */
-	__u32 spare_copies; /* if no more than these come in a tenth of a second, none is left out (notes.h) */
+	__u32 spare_copies; /* if no more than these come in a tenth of a second, none is left out (read_cursors.h) */
 	__u32 incarnation;
 	__u32 main_pid;      /* as `serve` numbers processes */
 	__u32 pid_namespace; /* the one of `serve` */
@@ -54,7 +54,7 @@ struct service {
 	__u8 stopping;   /* asked to end: deaths are not crashes */
 	__u8 link;       /* the record is kept at the other end of a log link, not behind the ring */
 	__u8 link_up;    /* there is a logger there */
-	__u8 notes;      /* its server notes what it reads, and the logger has that */
+	__u8 read_cursors; /* its server logs determinants, and advances read cursors */
 	__u8 copies_few; /* in the tenth of a second before no more came */
 	__u8 digests;  /* what the server says is digested */
 	__u32 digest_rate; /* bytes in a microsecond that each processor may digest whole; 0: none, 2^32 - 1: all */
@@ -93,7 +93,7 @@ enum counter {
 	COUNT_ACKS_WITHHELD,     /* pure ACKs that would have brought nothing new */
 	COUNT_ACKS_MADE,         /* ACKs made from acknowledgements of the logger */
 	COUNT_FENCED,            /* packets dropped because the lease was over */
-	COUNT_LEFT_TO_NOTES,     /* segments that no copy was made of */
+	COUNT_MIRROR_SKIPPED,    /* segments that no copy was made of */
 	COUNT_REPLAY_HELD,       /* replayed segments that waited for what is compared behind them */
 	COUNT_SAMPLED,           /* connections of which only samples are digested from then on */
 	COUNTERS,

@@ -15,10 +15,10 @@
  * In any of them a pure ACK that would bring nothing new is withheld, and (except in basic) a gap at
  * the logger becomes a duplicate ACK at once: the client does not wait for its timer.
  *
- * `log` of a flow has two writers: egress (what the server's TCP has, what is held, what is noted) and, when an
- * acknowledgement or a segment arrives, ingress (what the logger has, and what is noted). Both take from `held` and
- * advance `stable` and `server.ack`. If they meet, either may be remembered as less, and in lazy an ACK be
- * missing; the client's next segment mends that, and nothing is ever more than the truth.
+ * `log` of a flow has two writers: egress (what the server's TCP has, what is deferred, the read cursor) and, when an
+ * acknowledgement or a segment arrives, ingress (what the logger has, and the read cursor). Both take from
+ * `deferred` and advance `stable` and `server.ack`. If they meet, either may be remembered as less, and in lazy an
+ * ACK be missing; the client's next segment mends that, and nothing is ever more than the truth.
  */
 #pragma once
 
@@ -35,7 +35,7 @@
 #include "../intf/mirror.h"
 #include "../intf/link.h"
 #include "state.h"
-#include "notes.h"
+#include "read_cursors.h"
 #include "link.h"
 #include "fence.h"
 #include "mirror.h"
@@ -114,16 +114,15 @@ static __always_inline __u16 window_up_to(const struct flow *f, __u32 edge, __u3
 	return window > 65535 ? 65535 : window;
 }
 
-/* Each writes its own number and then reads the other's: if the server's segment and the logger's word
+/* Each writes its own number and then reads the other's: if a segment of the server and an ACK of the logger
  * meet on two CPUs, at least one of them sees both, and the client is told. */
 static __always_inline void meet(struct log_half *log)
 {
 	__sync_fetch_and_add(&log->meetings, 1); /* orders what is before it and what is behind */
 }
 
-/* What the server's TCP has, and how its segments travel. To be noted before it is looked up what the
- * logger has. */
-__noinline int note_own(struct __sk_buff *skb, struct flow *f, const struct packet *p,
+/* What the server's TCP has, and how its segments travel. To be called before `stable` is read, see meet(). */
+__noinline int observe_server_ack(struct __sk_buff *skb, struct flow *f, const struct packet *p,
 			const struct options *o, __u32 edge)
 {
 	struct scratch *sc = the_scratch(SCRATCH_EGRESS);
@@ -132,7 +131,7 @@ __noinline int note_own(struct __sk_buff *skb, struct flow *f, const struct pack
 	struct log_half *log = &f->log;
 	__u32 blocks = o->sack ? (__u32)(o->sack_len - 2) / 8 : 0;
 	advance(&log->ack, p->ack);
-	advance(&log->edge, edge);
+	advance(&log->rcv_wnd_edge, edge);
 	log->ece = p->flags & TCP_ECE;
 	log->block_count = blocks > SERVER_BLOCKS ? SERVER_BLOCKS : blocks;
 	for (__u32 i = 0; i < SERVER_BLOCKS; i++) {
@@ -149,52 +148,52 @@ __noinline int note_own(struct __sk_buff *skb, struct flow *f, const struct pack
 	return 0;
 }
 
-static __always_inline void hold(struct log_half *log, __u32 ack)
+static __always_inline void defer_ack(struct log_half *log, __u32 ack)
 {
-	__u32 count = log->held_count;
-	if (count && !after(ack, log->held[(count - 1) & (HELD_ACKS - 1)]))
+	__u32 count = log->deferred_count;
+	if (count && !after(ack, log->deferred[(count - 1) & (DEFERRED_ACKS - 1)]))
 		return;
-	if (count >= HELD_ACKS)
-		count = HELD_ACKS - 1;
-	log->held[count & (HELD_ACKS - 1)] = ack;
-	log->held_count = count + 1;
+	if (count >= DEFERRED_ACKS)
+		count = DEFERRED_ACKS - 1;
+	log->deferred[count & (DEFERRED_ACKS - 1)] = ack;
+	log->deferred_count = count + 1;
 }
 
-/* The highest of the held ACKs that the logger's word sets free. */
+/* The highest of the deferred ACKs that the logger has released. */
 static __always_inline bool released(struct log_half *log, __u32 *ack)
 {
 	__u32 kept = 0;
 	bool any = false;
-	for (__u32 i = 0; i < HELD_ACKS && i < log->held_count; i++) {
-		__u32 held = log->held[i];
-		if (after(held, log->stable)) {
-			log->held[kept++ & (HELD_ACKS - 1)] = held;
+	for (__u32 i = 0; i < DEFERRED_ACKS && i < log->deferred_count; i++) {
+		__u32 deferred = log->deferred[i];
+		if (after(deferred, log->stable)) {
+			log->deferred[kept++ & (DEFERRED_ACKS - 1)] = deferred;
 		} else {
-			*ack = held;
+			*ack = deferred;
 			any = true;
 		}
 	}
-	log->held_count = kept;
+	log->deferred_count = kept;
 	return any;
 }
 
-/* A pure ACK of the server: does it stay here? `previous` is what the server had acknowledged before,
+/* A pure ACK of the server: is it withheld? `previous` is what the server had acknowledged before,
  * `ack` and `window` are what the client would read. */
-__noinline int stays_here(struct flow *f, const struct packet *p, __u32 previous, __u32 ack,
+__noinline int withholds_ack(struct flow *f, const struct packet *p, __u32 previous, __u32 ack,
 			  __u32 window)
 {
 	const struct link *l = the_link();
 	if (!l || !f || !p)
 		return false;
 	__u32 edge = ack + (window << (f->server.window_scale & 15));
-	if (f->log.note && after(p->ack, f->log.stable))
-		f->log.hasty_ns = bpf_ktime_get_ns();
-	bool useless = after(p->ack, previous) && ack == f->server.ack && !after(edge, f->server.edge);
+	if (f->log.read_cursor && after(p->ack, f->log.stable))
+		f->log.early_ack_ns = bpf_ktime_get_ns();
+	bool useless = after(p->ack, previous) && ack == f->server.ack && !after(edge, f->server.rcv_wnd_edge);
 	/* A server that repeats itself answers a client that does: it is told what it can be, or it
 	 * would send the same segment for ever. It may have been told before, and not have heard it. */
 	bool repeats = p->ack == previous;
 	if (l->strategy == ACK_LAZY && after(p->ack, f->log.stable) && !repeats) {
-		hold(&f->log, p->ack);
+		defer_ack(&f->log, p->ack);
 		useless = true;
 	}
 	if (useless)
@@ -212,11 +211,11 @@ static __always_inline void clamp_blocks(struct scratch *sc, struct flow *f, con
 		f->log.withheld = 1;
 }
 
-/* The server says something that acknowledges so much. */
-static __always_inline void catches_up(struct flow *f, const struct packet *p, __u32 ack)
+/* A segment of the server acknowledges so much. */
+static __always_inline void observe_payload_ack(struct flow *f, const struct packet *p, __u32 ack)
 {
 	if (p->payload_len)
-		f->log.caught_up = ack == f->client.nxt;
+		f->log.all_acked = ack == f->client.nxt;
 }
 
 /* A segment of the client's first server. */
@@ -228,14 +227,14 @@ __noinline int egress_clamped(struct __sk_buff *skb, struct flow *f, const struc
 	if (!s || !sc || !f || !p || !o)
 		return TCX_DROP;
 	__u32 previous = f->log.ack, edge = p->ack + window_of(p, f->server.window_scale);
-	note_own(skb, f, p, o, edge);
-	hear_note(f);
-	sent_up_to(f, p->seq + sequence_len(p));
+	observe_server_ack(skb, f, p, o, edge);
+	advance_stable(f);
+	advance_snd_nxt(f, p->seq + sequence_len(p));
 	if (o->timestamps)
 		f->server.tsval = option_tsval(sc->header.tcp, o);
 	__u32 ack = clamped(s, f, p->ack);
 	__u16 window = window_up_to(f, edge, ack);
-	if (!sequence_len(p) && stays_here(f, p, previous, ack, window))
+	if (!sequence_len(p) && withholds_ack(f, p, previous, ack, window))
 		return withhold();
 	if (o->timestamps && !f->log.tsecr) /* the server has opened it, and knows what it was answered */
 		f->log.tsecr = option_tsecr(sc->header.tcp, o);
@@ -254,8 +253,8 @@ __noinline int egress_clamped(struct __sk_buff *skb, struct flow *f, const struc
 			count(COUNT_ACKS_CLAMPED);
 	}
 	advance(&f->server.ack, ack);
-	advance(&f->server.edge, ack + ((__u32)window << (f->server.window_scale & 15)));
-	catches_up(f, p, ack);
+	advance(&f->server.rcv_wnd_edge, ack + ((__u32)window << (f->server.window_scale & 15)));
+	observe_payload_ack(f, p, ack);
 	return TCX_NEXT;
 }
 
@@ -309,12 +308,12 @@ failed:
 	return TCX_DROP;
 }
 
-/* Tell the client `ack`, and what both have beyond it. */
-static __always_inline int tell_client(struct __sk_buff *skb, struct service *s, struct scratch *sc,
+/* Acknowledge everything before `ack` to the client, with the SACK blocks of what both have beyond. */
+static __always_inline int send_client_ack(struct __sk_buff *skb, struct service *s, struct scratch *sc,
 				       const struct flow_key *key, struct flow *f, __u32 ack, bool own)
 {
 	struct log_half *log = &f->log;
-	__u16 window = window_up_to(f, log->edge, ack);
+	__u16 window = window_up_to(f, log->rcv_wnd_edge, ack);
 	__u32 len = TCP_HEADER_MIN;
 	__u8 *h = sc->header.edit;
 	__builtin_memset(h, 0, 64);
@@ -344,32 +343,32 @@ static __always_inline int tell_client(struct __sk_buff *skb, struct service *s,
 	h[TCP_DATA_OFFSET] = (len / 4) << 4;
 	log->withheld = 0;
 	advance(&f->server.ack, ack);
-	advance(&f->server.edge, ack + ((__u32)window << (f->server.window_scale & 15)));
+	advance(&f->server.rcv_wnd_edge, ack + ((__u32)window << (f->server.window_scale & 15)));
 	count(COUNT_ACKS_MADE);
 	return send_to_client(skb, s, sc, key, log, len, own);
 }
 
 /* What the server's TCP had received when its socket was closed. */
-static __always_inline __u32 had(const struct flow *f)
+static __always_inline __u32 closed_rcv_nxt(const struct flow *f)
 {
 	return f->log.ifindex && after(f->log.ack, f->server.ack) ? f->log.ack : f->server.ack;
 }
 
 /* A RST for a connection that is over: the last ACK is lost, which no socket can repeat any more. (Had
  * the server's own last segments not been clamped, each of them would have brought it.) */
-__noinline int answer_again(struct __sk_buff *skb, const struct flow_key *key, struct flow *f)
+__noinline int repeat_final_ack(struct __sk_buff *skb, const struct flow_key *key, struct flow *f)
 {
 	struct service *s = the_service();
 	struct scratch *sc = the_scratch(SCRATCH_EGRESS);
 	if (!s || !sc || !key || !f)
 		return TCX_DROP;
 	count(COUNT_GATED_OUT);
-	/* Else the logger's word will bring it. */
+	/* Else the logger's ACK will bring it. */
 	if (!f->log.ifindex || (linked(s, f) && f->server.ack != f->log.ack))
 		return TCX_DROP;
 	if (fenced(s))
 		return drop_fenced();
-	return tell_client(skb, s, sc, key, f, had(f), true);
+	return send_client_ack(skb, s, sc, key, f, closed_rcv_nxt(f), true);
 }
 
 /* The connection is over for the server, and the client knows what it had, or is not to know: so is
@@ -380,12 +379,12 @@ static __always_inline void close_record(struct flow *f, bool reset)
 	if (!f->closed_ns || (f->server.ack != f->log.ack && !reset))
 		return;
 	/* If there is no room the sweep says so. */
-	f->log.ended = mirror_note(f, MIRROR_CLOSED, CLOSED_FINISHED, 0);
+	f->log.ended = mirror_marker(f, MIRROR_CLOSED, CLOSED_FINISHED, 0);
 }
 
-/* The logger's word on a connection. Is its client to be told? How much is in `told`. */
-static __always_inline bool acknowledged(struct service *s, const struct link *l, const struct link_ack *a,
-					 struct flow *f, __u32 *told)
+/* An ACK of the logger for a connection. Is an ACK to its client due? Its number is in `due`. */
+static __always_inline bool on_logger_ack(struct service *s, const struct link *l, const struct link_ack *a,
+					 struct flow *f, __u32 *due)
 {
 	struct log_half *log = &f->log;
 	if (!linked(s, f) || a->head.counter <= log->counter)
@@ -404,102 +403,101 @@ static __always_inline bool acknowledged(struct service *s, const struct link *l
 	__u32 ack = before(log->stable, log->ack) ? log->stable : log->ack;
 	bool news = after(ack, f->server.ack);
 	bool gap = log->range_count && (after(log->ack, log->stable) || log->withheld);
-	bool tell = false;
+	bool is_due = false;
 	if (l->strategy == ACK_EAGER || (f->closed_ns && news))
-		tell = news || gap;
+		is_due = news || gap;
 	else if (l->strategy == ACK_CONDITIONAL)
-		tell = gap || (news && log->stable == f->client.nxt && ack == log->stable);
+		is_due = gap || (news && log->stable == f->client.nxt && ack == log->stable);
 	else if (l->strategy == ACK_LAZY)
-		tell = (released(log, &ack) && after(ack, f->server.ack)) || gap;
-	if (tell)
-		*told = ack;
-	return tell;
+		is_due = (released(log, &ack) && after(ack, f->server.ack)) || gap;
+	if (is_due)
+		*due = ack;
+	return is_due;
 }
 
 /* Both initial sequence numbers are logged. May the client know now that the connection exists? */
-static __always_inline bool opened(struct service *s, const struct link_ack *a, const struct flow_key *key,
+static __always_inline bool on_open_recorded(struct service *s, const struct link_ack *a, const struct flow_key *key,
 				   struct flow *e)
 {
-	if (!bpf_map_lookup_elem(&synacks, key) || a->stable != e->client.isn + 1 || !e->server.answered ||
+	if (!bpf_map_lookup_elem(&synacks, key) || a->stable != e->client.isn + 1 || !e->server.synack_seen ||
 	    e->incarnation != s->incarnation || service_gated(s) || fenced(s))
 		return false;
 	e->log.stable = e->client.isn + 1;
 	return true;
 }
 
-enum word { NO_WORD, WORD_FORGED, WORD_HEARD };
+enum ack_result { NO_ACK, FORGED_ACK, TAKEN_ACK };
 
-/* One acknowledgement, if there is one at this place. Whom it lets be told something is in `sc->told`. */
-__noinline int hear_word(struct __sk_buff *skb, __u32 at)
+/* One acknowledgement, if there is one at this place. A segment that becomes due is in `sc->due`. */
+__noinline int on_link_ack(struct __sk_buff *skb, __u32 at)
 {
 	struct scratch *sc = the_scratch(SCRATCH_INGRESS);
 	struct service *s = the_service();
 	struct link *l = the_link();
 	if (!sc || !s || !l)
-		return NO_WORD;
+		return NO_ACK;
 	struct link_ack *a = &sc->frame.ack;
 	if (bpf_skb_load_bytes(skb, at, a, sizeof(*a)) || a->head.magic != LINK_MAGIC ||
 	    a->head.version != l->version || a->head.kind != LINK_ACK || a->head.mode != LINK_MODE_REPLAY)
-		return NO_WORD;
+		return NO_ACK;
 	/* A slot that was never used has a key that anybody knows. */
 	const struct link_key *secret = &l->down[a->head.slot & 1];
 	if (!(secret->k0 | secret->k1) || a->head.slot > 1 || a->head.options || a->head.count > LINK_RANGES ||
 	    siphash((struct sip_input *)sc->frame.words, offsetof(struct link_ack, tag) / 8, secret->k0,
 		    secret->k1) != a->tag) {
 		count(COUNT_LINK_FORGED);
-		return WORD_FORGED;
+		return FORGED_ACK;
 	}
-	struct told *told = &sc->told[sc->told_count & (TOLD - 1)];
+	struct due_segment *due = &sc->due[sc->due_count & (DUE_SEGMENTS - 1)];
 	struct flow_key key = a->key;
-	bool tell = false;
+	bool is_due = false;
 	struct flow *f = bpf_map_lookup_elem(&flows, &key);
 	if (f && f->id == a->head.flow_id) {
-		tell = acknowledged(s, l, a, f, &told->ack);
-		told->opens = false;
+		is_due = on_logger_ack(s, l, a, f, &due->ack);
+		due->is_synack = false;
 	} else {
-		struct flow *e = bpf_map_lookup_elem(&embryos, &key);
-		tell = e && e->id == a->head.flow_id && opened(s, a, &key, e);
-		told->opens = true;
+		struct flow *e = bpf_map_lookup_elem(&half_open, &key);
+		is_due = e && e->id == a->head.flow_id && on_open_recorded(s, a, &key, e);
+		due->is_synack = true;
 	}
-	told->key = key;
-	told->flow_id = a->head.flow_id;
-	sc->told_count += tell;
-	return WORD_HEARD;
+	due->key = key;
+	due->flow_id = a->head.flow_id;
+	sc->due_count += is_due;
+	return TAKEN_ACK;
 }
 
-/* The packet becomes what a word of the logger's lets its client know. */
-__noinline int speak(struct __sk_buff *skb, __u32 which)
+/* The packet becomes the segment that an ACK of the logger has made due. */
+__noinline int send_due(struct __sk_buff *skb, __u32 which)
 {
 	struct scratch *sc = the_scratch(SCRATCH_INGRESS);
 	struct service *s = the_service();
 	if (!sc || !s)
 		return TCX_DROP;
-	struct told *told = &sc->told[which & (TOLD - 1)];
-	const struct flow_key *key = &told->key; /* the stack has no room for another (Linux 6.1) */
-	if (!told->opens) {
+	struct due_segment *due = &sc->due[which & (DUE_SEGMENTS - 1)];
+	const struct flow_key *key = &due->key; /* the stack has no room for another (Linux 6.1) */
+	if (!due->is_synack) {
 		struct flow *f = bpf_map_lookup_elem(&flows, key);
-		if (!f || f->id != told->flow_id)
+		if (!f || f->id != due->flow_id)
 			return TCX_DROP;
-		told->ifindex = f->log.ifindex;
-		__u32 ack = before(told->ack, f->server.ack) ? f->server.ack : told->ack;
-		int verdict = tell_client(skb, s, sc, key, f, ack, false);
+		due->ifindex = f->log.ifindex;
+		__u32 ack = before(due->ack, f->server.ack) ? f->server.ack : due->ack;
+		int verdict = send_client_ack(skb, s, sc, key, f, ack, false);
 		close_record(f, false);
 		return verdict;
 	}
 	const struct synack *waiting = bpf_map_lookup_elem(&synacks, key);
-	const struct flow *e = bpf_map_lookup_elem(&embryos, key);
-	if (!waiting || !e || e->id != told->flow_id)
+	const struct flow *e = bpf_map_lookup_elem(&half_open, key);
+	if (!waiting || !e || e->id != due->flow_id)
 		return TCX_DROP;
-	told->ifindex = e->log.ifindex;
+	due->ifindex = e->log.ifindex;
 	__builtin_memset(sc->header.edit, 0, 64);
 	__builtin_memcpy(sc->header.edit, waiting->header, sizeof(waiting->header));
 	__builtin_memset(sc->header.edit + TCP_CHECKSUM, 0, 2);
 	return send_to_client(skb, s, sc, key, &e->log, waiting->len, false);
 }
 
-/* A packet that is none of TCP arrives: is it the logger's word, or several? All are heard before anything is
- * said, for the packet that brought them becomes the last that is said to a client, and copies of it
- * what is said before. */
+/* A packet that is none of TCP arrives: does it bring ACKs of the logger? All are read before any segment is sent,
+ * because the packet itself becomes the last segment to a client, and its copies the segments before. */
 __noinline int ingress_link(struct __sk_buff *skb)
 {
 	struct scratch *sc = the_scratch(SCRATCH_INGRESS);
@@ -509,19 +507,19 @@ __noinline int ingress_link(struct __sk_buff *skb)
 	__u32 at = link_payload(skb, l, l->remote, l->local, l->remote_port, l->local_port);
 	if (!at)
 		return TCX_NEXT;
-	sc->told_count = 0;
+	sc->due_count = 0;
 	for (__u32 i = 0; i < LINK_ACKS; i++) {
-		int word = hear_word(skb, at + i * sizeof(struct link_ack));
-		if (word == NO_WORD && !i)
+		int result = on_link_ack(skb, at + i * sizeof(struct link_ack));
+		if (result == NO_ACK && !i)
 			return TCX_NEXT; /* the answer to a probe is for the socket */
-		if (word != WORD_HEARD)
+		if (result != TAKEN_ACK)
 			break;
 	}
 	int verdict = TCX_DROP;
-	for (__u32 i = 0; i < LINK_ACKS && i < sc->told_count; i++) {
-		verdict = speak(skb, i);
-		if (verdict != TCX_DROP && i + 1 < sc->told_count)
-			bpf_clone_redirect(skb, sc->told[i].ifindex, 0);
+	for (__u32 i = 0; i < LINK_ACKS && i < sc->due_count; i++) {
+		verdict = send_due(skb, i);
+		if (verdict != TCX_DROP && i + 1 < sc->due_count)
+			bpf_clone_redirect(skb, sc->due[i].ifindex, 0);
 	}
 	return verdict;
 }

@@ -13,7 +13,7 @@
 #include "../intf/flow.h"
 #include "../intf/service.h"
 #include "../intf/mirror.h"
-#include "../intf/note.h"
+#include "../intf/read_cursor.h"
 #include "../intf/control.h"
 #include "state.h"
 #include "mirror.h"
@@ -27,7 +27,7 @@ static __always_inline void control_splice(struct service *s, struct flow *f, co
 	f->splice.instream = c->instream;
 	f->splice.outstream = c->outstream;
 	f->splice.ack = c->instream + 1;
-	f->splice.edge = c->instream + 1;
+	f->splice.rcv_wnd_edge = c->instream + 1;
 	f->verify.end = c->verify_end;
 	f->verify.compared = 0;
 	f->verify.tolerated = 0;
@@ -36,40 +36,40 @@ static __always_inline void control_splice(struct service *s, struct flow *f, co
 	f->verify.ended_early = 0;
 	f->verify.by_digest = 0;
 	__sync_fetch_and_add(&f->digest.changes, 1);
-	digest_again(s, f, c->outstream);
+	restart_digest(s, f, c->outstream);
 	__sync_fetch_and_add(&f->digest.changes, 1);
 	f->closed_ns = 0;
 	f->server_closing = NOT_CLOSING;
-	advance(&f->log.answered, f->log.ack);
+	advance(&f->log.former_ack, f->log.ack);
 	f->log.ack = c->instream + 1;
-	f->log.edge = c->instream + 1;
+	f->log.rcv_wnd_edge = c->instream + 1;
 	f->log.block_count = 0;
-	f->log.held_count = 0;
-	f->log.note = 0;
-	f->log.caught_up = 0;
+	f->log.deferred_count = 0;
+	f->log.read_cursor = 0;
+	f->log.all_acked = 0;
 	f->given_ns = bpf_ktime_get_ns();
 	f->incarnation = s->incarnation; /* last: from here on its packets may pass */
 }
 
 /* The new server's socket was made at the numbers that the client knows: there is nothing to translate but
- * acknowledgements of what the client had been told before. What it has read is noted, and its notes are with the
- * logger: it has waited for that before it told where it stands. A client that has sent no more is not ahead. */
+ * acknowledgements of what the client had been told before. The determinants of its reads are stable: it has waited for
+ * that before it told where it stands. A client that has sent no more has no bytes beyond `stable`. */
 static __always_inline void control_graft(struct service *s, struct flow *f, const struct control *c)
 {
 	control_splice(s, f, c);
 	f->splice.isn = c->outstream - 1;
 	f->splice.nxt = c->outstream;
 	f->splice.una = c->outstream;
-	f->splice.edge = f->splice.ack + (__u32)c->argument;
+	f->splice.rcv_wnd_edge = f->splice.ack + (__u32)c->argument;
 	f->splice.window_scale = f->server.window_scale;
 	f->splice.first_tsval = f->server.tsval;
-	f->log.edge = f->splice.edge;
+	f->log.rcv_wnd_edge = f->splice.rcv_wnd_edge;
 	advance(&f->log.stable, f->splice.ack);
 	if (!after(f->client.nxt, f->log.stable))
-		f->log.ahead = 0;
+		f->log.snd_beyond_stable = 0;
 	if (f->log.restored) { /* its client may know that already */
 		advance(&f->server.ack, f->splice.ack);
-		advance(&f->server.edge, f->splice.ack);
+		advance(&f->server.rcv_wnd_edge, f->splice.ack);
 	}
 	f->mode = FLOW_SPLICED;
 }
@@ -85,7 +85,7 @@ struct sweep {
 
 /* With a log link a connection that its first server has closed stays known, for the client's last
  * words; as long as it takes to say them a few times. */
-#define LAST_WORDS (5ULL * 1000 * 1000 * 1000)
+#define LAST_SEGMENTS_NS (5ULL * 1000 * 1000 * 1000)
 
 static long sweep_flow(struct bpf_map *map, const void *key, void *value, void *context)
 {
@@ -94,7 +94,7 @@ static long sweep_flow(struct bpf_map *map, const void *key, void *value, void *
 	bool ended = (f->log.ended || !w->linked) && f->mode == FLOW_OBSERVED;
 	if (f->closed_ns && f->closed_ns < (ended ? w->ended_before_ns : w->before_ns)) {
 		if (w->linked && !f->log.ended)
-			mirror_note(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);
+			mirror_marker(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);
 		bpf_map_delete_elem(&flows, key);
 		w->swept++;
 	}
@@ -110,11 +110,11 @@ static long begin_count(struct bpf_map *map, const void *key, void *value, void 
 }
 
 /* No process is left that could write it. */
-static long free_note(struct bpf_map *map, const void *key, void *value, void *context)
+static long free_cursor(struct bpf_map *map, const void *key, void *value, void *context)
 {
-	struct note *n = value;
-	n->taken = 0;
-	n->flow_id = 0;
+	struct read_cursor *cursor = value;
+	cursor->state = 0;
+	cursor->flow_id = 0;
 	return 0;
 }
 
@@ -125,7 +125,7 @@ struct refused {
 	bool found;
 };
 
-static long refuse_embryo(struct bpf_map *map, const void *key, void *value, void *context)
+static long refuse_half_open(struct bpf_map *map, const void *key, void *value, void *context)
 {
 	struct refused *r = context;
 	struct flow *e = value;
@@ -143,7 +143,7 @@ static __always_inline __s32 control_refuse(struct control *c)
 	struct refused r = { .flow_id = c->flow_id, .reason = c->argument };
 	if (!c->flow_id)
 		return -ENOENT;
-	bpf_for_each_map_elem(&embryos, refuse_embryo, &r, 0);
+	bpf_for_each_map_elem(&half_open, refuse_half_open, &r, 0);
 	c->key = r.key;
 	return r.found ? 0 : -ENOENT;
 }
@@ -178,13 +178,13 @@ static __always_inline __s32 control_flow(struct service *s, struct control *c)
 		want_digest(f, &wanted);
 		return 0;
 	}
-	case CONTROL_SAID: {
-		struct digest said = c->digest, turn = c->turn;
-		said_before(s, f, &said, &turn);
+	case CONTROL_INHERIT_DIGEST: {
+		struct digest acked = c->digest, turn = c->turn;
+		inherit_digest(s, f, &acked, &turn);
 		return 0;
 	}
 	case CONTROL_OPENED:
-		if (!s->link && !mirror_note(f, MIRROR_OPENED, 0, ((__u64)f->server.isn << 32) | f->client.isn))
+		if (!s->link && !mirror_marker(f, MIRROR_OPENED, 0, ((__u64)f->server.isn << 32) | f->client.isn))
 			return -ENOSPC;
 		return 0;
 	}
@@ -207,8 +207,8 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		s->recovering = 1;
 		s->incarnation++;
 		s->gated = 0;
-		if (s->notes)
-			bpf_for_each_map_elem(&notes, free_note, NULL, 0);
+		if (s->read_cursors)
+			bpf_for_each_map_elem(&read_cursors, free_cursor, NULL, 0);
 		return 0;
 	case CONTROL_RECOVERED:
 		s->recovering = 0;
@@ -224,8 +224,8 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		c->flow_id = __sync_fetch_and_add(&s->next_flow_id, 1);
 		c->argument = s->incarnation;
 		return 0;
-	case CONTROL_SPEAK:
-		s->speak_until_ns = c->argument;
+	case CONTROL_LEASE:
+		s->lease_until_ns = c->argument;
 		return 0;
 	case CONTROL_MAIN:
 		s->pid_namespace = own_pid_namespace();
@@ -233,7 +233,7 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		return 0;
 	case CONTROL_BARRIER: {
 		struct flow none = {};
-		return mirror_note(&none, MIRROR_BARRIER, 0, c->argument) ? 0 : -ENOSPC;
+		return mirror_marker(&none, MIRROR_BARRIER, 0, c->argument) ? 0 : -ENOSPC;
 	}
 	case CONTROL_LINK_UP:
 		/* A link that is up stays up: a segment on another CPU would lose the flow's protection in the meantime. */
@@ -242,11 +242,11 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		s->link_up = !!c->argument;
 		return 0;
 	case CONTROL_SWEEP: {
-		__u64 last_words = c->argument < LAST_WORDS ? c->argument : LAST_WORDS;
+		__u64 last_segments_ns = c->argument < LAST_SEGMENTS_NS ? c->argument : LAST_SEGMENTS_NS;
 		struct sweep w = {
 			.linked = s->link,
 			.before_ns = now > c->argument ? now - c->argument : 0,
-			.ended_before_ns = now > last_words ? now - last_words : 0,
+			.ended_before_ns = now > last_segments_ns ? now - last_segments_ns : 0,
 		};
 		bpf_for_each_map_elem(&flows, sweep_flow, &w, 0);
 		c->swept = w.swept;
@@ -265,7 +265,8 @@ int control(struct control *c)
 		return 0;
 	}
 	if (c->op == CONTROL_SPLICE || c->op == CONTROL_GRAFT || c->op == CONTROL_ABANDON || c->op == CONTROL_UNPROTECT ||
-	    c->op == CONTROL_REPROTECT || c->op == CONTROL_OPENED || c->op == CONTROL_WANT || c->op == CONTROL_SAID)
+	    c->op == CONTROL_REPROTECT || c->op == CONTROL_OPENED || c->op == CONTROL_WANT ||
+	    c->op == CONTROL_INHERIT_DIGEST)
 		c->result = control_flow(s, c);
 	else if (c->op == CONTROL_REFUSE)
 		c->result = control_refuse(c);

@@ -8,7 +8,7 @@
  * places: where the client's last known acknowledgement is, before a byte behind that leaves, and at the end of the old
  * outstream, before a new byte leaves. Segments of the replay between the two places wait (egress.h): the program
  * drops a segment, and the server's TCP sends the same bytes later. A server with a full window would wait for ever.
- * After HELD_MOST repetitions the segment leaves, and the end is compared when the server reaches the end.
+ * After MOST_RETRANSMITS repetitions the segment leaves, and the end is compared when the server reaches the end.
  *
  * A third place is wherever a request of the client waits in the replay for all that the client had heard before it
  * (recovery::replay). The digest of that is recorded where the verifier's record of beginnings has gaps.
@@ -38,7 +38,7 @@
 /* An unused budget is kept for this time, microseconds. */
 #define DIGEST_BURST_US 16384
 /* Repetitions, after a timer, of a segment that waits, before the segment leaves. */
-#define HELD_MOST 2
+#define MOST_RETRANSMITS 2
 /* No longer turn is replayed: numbers further apart than half of the sequence space have no order (RFC 9293 3.4). */
 #define LONGEST_TURN ((1U << 31) - (1U << 26))
 
@@ -155,7 +155,7 @@ static __always_inline bool same_digest(const struct digest *a, const struct dig
 }
 
 /* Does the server repeat the old outstream, with a comparison still to come? */
-static __always_inline bool says_again(const struct flow *f)
+static __always_inline bool is_repeating(const struct flow *f)
 {
 	return f->digest.comparison == COMPARES;
 }
@@ -296,7 +296,7 @@ static __always_inline void begin_turn(struct flow *f)
 	} else {
 		d->sampled &= ~TURN_SAMPLED;
 		if (f->verify.heads_to != d->now.next)
-			mirror_said(f, &d->turn);
+			mirror_output_digest(f, &d->turn);
 	}
 }
 
@@ -316,7 +316,7 @@ static __always_inline void want_digest(struct flow *f, const struct digest *wan
 {
 	struct digest_half *d = &f->digest;
 	d->wants = false;
-	if (!says_again(f) || d->now.base != wanted->base || is_sampled(f, wanted->next) ||
+	if (!is_repeating(f) || d->now.base != wanted->base || is_sampled(f, wanted->next) ||
 	    after(d->now.next, wanted->next) || after(wanted->next, d->sent.next))
 		return;
 	/* Said already, and equal. (`wanted` is not written while egress may compare with it: there is one at a time.) */
@@ -339,7 +339,7 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 	__u32 end = seq + p->payload_len;
 	if (before(to, end))
 		end = to;
-	bool again = says_again(f);
+	bool again = is_repeating(f);
 	if (before(d->now.next, seq)) {
 		if (!again && seq - d->now.next > LARGEST_WINDOW)
 			d->taken = false; /* no retransmission fills that hole any more */
@@ -390,11 +390,11 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 	}
 	__sync_fetch_and_add(&d->changes, 1);
 	differs = differs || (again && differs_from_wanted(d));
-	if (!again && s->link && !d->sampled && from / DIGEST_TOLD != d->now.next / DIGEST_TOLD) {
+	if (!again && s->link && !d->sampled && from / DIGEST_INTERVAL != d->now.next / DIGEST_INTERVAL) {
 		/* A record that begins with this turn needs the digest of that place, too: only so is the other one comparable. */
-		if (before(from, d->turn.next) || from / DIGEST_TOLD == d->turn.next / DIGEST_TOLD)
-			mirror_said(f, &d->turn);
-		mirror_said(f, &d->now);
+		if (before(from, d->turn.next) || from / DIGEST_INTERVAL == d->turn.next / DIGEST_INTERVAL)
+			mirror_output_digest(f, &d->turn);
+		mirror_output_digest(f, &d->now);
 	}
 	if (again && !differs && d->now.next == d->sent.next) {
 		differs = !same_digest(&d->now, &d->sent);
@@ -410,28 +410,29 @@ __noinline int digest_segment(struct __sk_buff *skb, struct flow *f, const struc
 
 /* Digest a segment that leaves for the client, that the client has already, or that the fence withholds. The server's
  * TCP takes a withheld segment for sent: a repetition comes behind the segments that follow. */
-static __always_inline void digest_said(struct __sk_buff *skb, const struct service *s, struct flow *f,
+static __always_inline void digest_output(struct __sk_buff *skb, const struct service *s, struct flow *f,
 					const struct packet *p, __u32 seq)
 {
-	if (s->digests && f->digest.taken && !f->unprotected && p->payload_len && !(p->flags & TCP_RST) && !says_again(f))
+	if (s->digests && f->digest.taken && !f->unprotected && p->payload_len && !(p->flags & TCP_RST) &&
+	    !is_repeating(f))
 		digest_segment(skb, f, p, seq, seq + p->payload_len);
 }
 
 /* False: the segment contradicts the old outstream. */
 static __always_inline bool digest_replayed(struct __sk_buff *skb, struct flow *f, const struct packet *p, __u32 seq)
 {
-	return !says_again(f) || !p->payload_len || (p->flags & TCP_RST) ||
+	return !is_repeating(f) || !p->payload_len || (p->flags & TCP_RST) ||
 	       !digest_segment(skb, f, p, seq, f->digest.sent.next);
 }
 
 /* Does the segment wait for a comparison further on? `repeated`: a segment of the server that came before. */
 static __always_inline bool waits_for_digest(struct flow *f, __u32 seq, bool repeated)
 {
-	if (!says_again(f))
+	if (!is_repeating(f))
 		return false;
-	if (repeated && !after(seq, f->client.ack) && f->digest.held < HELD_MOST)
-		f->digest.held++;
-	return f->digest.held < HELD_MOST;
+	if (repeated && !after(seq, f->client.ack) && f->digest.retransmits < MOST_RETRANSMITS)
+		f->digest.retransmits++;
+	return f->digest.retransmits < MOST_RETRANSMITS;
 }
 
 /* All but how often they have changed. */
@@ -453,22 +454,22 @@ static __always_inline void begin_digests(const struct service *s, struct flow *
 	f->digest.now = f->digest.sent = f->digest.acked = f->digest.newer = f->digest.turn = none;
 }
 
-/* A flow that was made anew: what the logger knows of what its client was sent, as far as the client has acknowledged it. */
-static __always_inline void said_before(const struct service *s, struct flow *f, const struct digest *said,
-					const struct digest *turn)
+/* A flow that was made anew: the logger's digest of the output that its client has acknowledged. */
+static __always_inline void inherit_digest(const struct service *s, struct flow *f, const struct digest *acked,
+					  const struct digest *turn)
 {
 	struct digest_half *d = &f->digest;
 	if (!s->digests || d->taken)
 		return;
 	forget_digests(d);
 	d->taken = true;
-	d->now = d->sent = d->acked = d->newer = *said;
+	d->now = d->sent = d->acked = d->newer = *acked;
 	d->turn = *turn;
 }
 
 /* A new server will repeat the outstream from `outstream` on. After a death in the middle of a replay the old outstream
  * stays the same. */
-static __always_inline void digest_again(const struct service *s, struct flow *f, __u32 outstream)
+static __always_inline void restart_digest(const struct service *s, struct flow *f, __u32 outstream)
 {
 	struct digest_half *d = &f->digest;
 	struct digest none = { .base = outstream, .next = outstream };
@@ -476,7 +477,7 @@ static __always_inline void digest_again(const struct service *s, struct flow *f
 		return;
 	if (!d->taken) /* the outstream so far came from another host */
 		return begin_digests(s, f, outstream);
-	if (!says_again(f))
+	if (!is_repeating(f))
 		d->sent = d->now;
 	if (!before(f->client.ack, d->newer.next))
 		d->acked = d->newer;
@@ -499,6 +500,6 @@ static __always_inline void digest_again(const struct service *s, struct flow *f
 	} else {
 		d->comparison = outstream == d->sent.next ? HAS_COMPARED : COMPARES;
 	}
-	d->held = 0;
+	d->retransmits = 0;
 	d->wants = false;
 }

@@ -16,8 +16,8 @@
 #include "../intf/digest.h"
 #include "../intf/flow.h"
 
-/* What the server of now has said, if it has taken the connection; client space. */
-static __always_inline __u32 said_so_far(const struct flow *f)
+/* SND.NXT of the present server, if it has taken the connection; client space. */
+static __always_inline __u32 spliced_snd_nxt(const struct flow *f)
 {
 	return f->splice.nxt + f->splice.delta_seq;
 }
@@ -29,57 +29,58 @@ static __always_inline bool is_in_doubt(const struct flow *f)
 {
 	if (!f->log.is_doubtful || f->log.stateful)
 		return false;
-	if (f->log.restored == RESTORED_UNTOLD)
+	if (f->log.restored == RESTORED_GAP_UNKNOWN)
 		return true;
-	return f->log.restored == RESTORED_HEARD && after(f->log.heard, f->verify.heads_to) &&
-	       !(f->mode == FLOW_SPLICED && !before(said_so_far(f), f->log.heard));
+	return f->log.restored == RESTORED_CONFIRMED && after(f->log.client_received, f->verify.heads_to) &&
+	       !(f->mode == FLOW_SPLICED && !before(spliced_snd_nxt(f), f->log.client_received));
 }
 
-/* Is this segment, or its end, in doubt? (That the client ends waits by itself: see ends_too_soon.) */
+/* Is this segment, or its end, in doubt? (That the client ends waits by itself: see fin_precedes_repeat.) */
 static __always_inline bool is_doubted(const struct flow *f, const struct packet *p)
 {
 	return p->payload_len && after(p->seq + p->payload_len, f->log.doubt) && is_in_doubt(f);
 }
 
-/* How far behind what a segment acknowledges its client has heard the dead host. */
-static __always_inline __u32 heard_beyond(const struct flow *f, const struct packet *p)
+/* How far the client has received the dead host's output, beyond the acknowledgement of a segment. */
+static __always_inline __u32 received_beyond_ack(const struct flow *f, const struct packet *p)
 {
-	return after(f->log.heard, p->ack) ? f->log.heard - p->ack : 0;
+	return after(f->log.client_received, p->ack) ? f->log.client_received - p->ack : 0;
 }
 
 /* All that the client has heard is compared with a digest. The replay may give to the server what the dead one had read
  * by then: what follows from that is compared, too, before it is of any use. */
-static __always_inline bool compares_all_heard(const struct flow *f)
+static __always_inline bool compares_all_received(const struct flow *f)
 {
-	return f->digest.comparison == COMPARES && !after(f->log.heard, f->digest.sent.next);
+	return f->digest.comparison == COMPARES && !after(f->log.client_received, f->digest.sent.next);
 }
 
 /* The replay gives it to the server when that has said again what the client has heard. A server may have ended because of
  * what its client had said, and say that again no sooner: then all but the last number is enough. */
-static __always_inline bool comes_too_soon(struct flow *f, const struct packet *p)
+static __always_inline bool doubt_precedes_repeat(struct flow *f, const struct packet *p)
 {
-	if (!is_doubted(f, p) || compares_all_heard(f))
+	if (!is_doubted(f, p) || compares_all_received(f))
 		return false;
-	if (said_so_far(f) + 1 != f->log.heard)
+	if (spliced_snd_nxt(f) + 1 != f->log.client_received)
 		return true;
-	if (!f->log.is_lacking)
-		f->log.lacks = f->log.heard - 1;
-	f->log.is_lacking = 1;
+	if (!f->log.is_unrecorded)
+		f->log.unrecorded_from = f->log.client_received - 1;
+	f->log.is_unrecorded = 1;
 	return false;
 }
 
 /* Does the server say a byte of which the client has another life's, as far as can be told? Nobody has recorded that. (The
  * last number may be the end of what the dead host's server said.) */
-static __always_inline bool contradicts_unheard(struct flow *f, const struct packet *p, __u32 seq)
+static __always_inline bool contradicts_unrecorded(struct flow *f, const struct packet *p, __u32 seq)
 {
-	if (!f->log.is_lacking || f->log.stateful)
+	if (!f->log.is_unrecorded || f->log.stateful)
 		return false;
-	if (!before(seq, f->log.heard)) {
-		f->log.is_lacking = 0; /* it has come past that */
+	if (!before(seq, f->log.client_received)) {
+		f->log.is_unrecorded = 0; /* it has come past that */
 		return false;
 	}
-	if (!before(f->log.lacks, f->log.heard) || !after(seq + p->payload_len, f->log.lacks))
+	if (!before(f->log.unrecorded_from, f->log.client_received) ||
+	    !after(seq + p->payload_len, f->log.unrecorded_from))
 		return false;
-	f->verify.diverged_at = after(f->log.lacks, seq) ? f->log.lacks : seq;
+	f->verify.diverged_at = after(f->log.unrecorded_from, seq) ? f->log.unrecorded_from : seq;
 	return true;
 }

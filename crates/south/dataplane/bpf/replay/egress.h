@@ -11,12 +11,12 @@
  *   flow or service gated                       -> dropped: FIN and RST of the dying included
  *   RST where all was said and acknowledged     -> dropped; with a log link it becomes the ACK that
  *                                                  the client may have missed
- *   SYN-ACK of a new connection                 -> remembered in its embryo, to the client; a flow
- *                                                  that has its ends still is over
+ *   SYN-ACK of a new connection                 -> remembered in `half_open`, to the client; a flow that
+ *                                                  has the same ends still is over
  *   flow on its first server, the first RST     -> dropped: the kernel may not have found its socket
  *     before a word, to a client that has
  *     spoken
- *   flow on its first server                    -> noted; the head of a turn is recorded
+ *   flow on its first server                    -> observed; the head of a turn is recorded
  *   flow being spliced, SYN-ACK                 -> delta_seq and the timestamp offset follow from
  *                                                  it; the packet itself becomes the client's
  *                                                  third ACK and goes back up the stack
@@ -28,7 +28,7 @@
  *   spliced flow, FIN that the client has, with -> to the client like anything else: no other
  *     an acknowledgement that is news              segment would bring the news
  *   spliced flow, the same again, if the client -> as anything else: the client answers with the present window
- *     has no room for the bytes behind             (no_room.h)
+ *     has no room for the bytes behind             (zero_window.h)
  *   spliced flow, output that the client has    -> (an MPTCP client's only) the same for that part
  *     in part
  *   spliced flow, output that the client lacks  -> dropped as if lost, so that it comes again
@@ -55,8 +55,8 @@
 #include "../intf/link.h"
 #include "../intf/event.h"
 #include "state.h"
-#include "no_room.h"
-#include "notes.h"
+#include "zero_window.h"
+#include "read_cursors.h"
 #include "doubt.h"
 #include "link.h"
 #include "fence.h"
@@ -116,7 +116,7 @@ static __always_inline int self_ack(struct __sk_buff *skb, struct service *s, st
 	write32(h + TCP_ACK_SEQ, ack);
 	h[TCP_DATA_OFFSET] = (len / 4) << 4;
 	h[TCP_FLAGS] = TCP_ACK;
-	write16(h + TCP_WINDOW, has_no_room(f) && !is_replaying(f) ? 0 : self_ack_window(f));
+	write16(h + TCP_WINDOW, is_zero_window(f) && !is_replaying(f) ? 0 : self_ack_window(f));
 	if (o->timestamps) {
 		h[20] = OPTION_NOP;
 		h[21] = OPTION_NOP;
@@ -143,29 +143,29 @@ static __always_inline void observe_server(struct flow *f, const struct packet *
 {
 	if (p->flags & TCP_RST)
 		return;
-	sent_up_to(f, p->seq + sequence_len(p));
+	advance_snd_nxt(f, p->seq + sequence_len(p));
 	if (p->flags & TCP_ACK) {
 		advance(&f->server.ack, p->ack);
-		advance(&f->server.edge, p->ack + window_of(p, f->server.window_scale));
+		advance(&f->server.rcv_wnd_edge, p->ack + window_of(p, f->server.window_scale));
 	}
 	if (o->timestamps)
 		f->server.tsval = option_tsval(sc->header.tcp, o);
 }
 
-/* The server answers a SYN: the embryo learns the other half of the handshake. */
+/* The server answers a SYN: the half-open connection learns the other half of the handshake. */
 static __always_inline void egress_synack(const struct service *s, struct flow *e,
 					  const struct packet *p, struct scratch *sc)
 {
 	struct options o = find_options(&sc->header, p, false);
 	/* Another answer than before (the request's socket expired, or its cookie did) is another
 	 * connection: a logger refuses other numbers for the one that it knows. */
-	if (e->server.answered && e->server.isn != p->seq)
-		replace_embryo(s, e);
+	if (e->server.synack_seen && e->server.isn != p->seq)
+		replace_half_open(s, e);
 	e->server.isn = p->seq;
 	e->server.nxt = p->seq + 1;
 	e->server.sent = 0;
 	e->server.ack = p->ack;
-	e->server.edge = p->ack + p->window; /* never scaled in a SYN, RFC 7323 2.2 */
+	e->server.rcv_wnd_edge = p->ack + p->window; /* never scaled in a SYN, RFC 7323 2.2 */
 	e->server.window_scale = scale_of(&o);
 	if (o.window_scale == WINDOW_SCALE_ABSENT)
 		e->client.window_scale = 0; /* one side's silence turns it off for both */
@@ -173,10 +173,10 @@ static __always_inline void egress_synack(const struct service *s, struct flow *
 	e->server.sack = o.sack_permitted;
 	if (o.timestamps)
 		e->server.tsval = option_tsval(sc->header.tcp, &o);
-	e->server.answered = 1;
+	e->server.synack_seen = 1;
 	begin_digests(s, e, p->seq + 1);
-	e->client.spoken = p->seq + 1;
-	e->verify.said = SAID_ANSWER; /* to nothing: the client's first byte begins a turn */
+	e->client.response_start = p->seq + 1;
+	e->verify.response = RESPONSE_BEGUN; /* to nothing: the client's first byte begins a turn */
 }
 
 /* The same, for a connection that is to have a record behind a log link: it exists for the client
@@ -213,11 +213,11 @@ __noinline int egress_synack_linked(struct __sk_buff *skb, const struct flow_key
 	e->unprotected = PROTECTED;
 	e->log.stable = e->client.isn;
 	e->log.ack = p->ack; /* 0 is a number like any other: nothing is "after nothing" */
-	e->log.told = p->seq + 1;
-	e->log.answered = p->ack;
+	e->log.copied_ack = p->seq + 1;
+	e->log.former_ack = p->ack;
 	e->log.tsecr = e->client.tsval;
-	e->log.edge = e->server.edge;
-	note_own(skb, e, p, &o, e->server.edge);
+	e->log.rcv_wnd_edge = e->server.rcv_wnd_edge;
+	observe_server_ack(skb, e, p, &o, e->server.rcv_wnd_edge);
 	return open_record(skb, key, e, p);
 }
 
@@ -235,9 +235,9 @@ static __always_inline int egress_spliced_synack(struct __sk_buff *skb, struct s
 		f->splice.nxt = p->seq + 1;
 		f->splice.una = p->seq + 1;
 		f->splice.ack = p->ack;
-		f->splice.edge = p->ack + p->window;
+		f->splice.rcv_wnd_edge = p->ack + p->window;
 		f->log.ack = f->splice.ack;
-		f->log.edge = f->splice.edge;
+		f->log.rcv_wnd_edge = f->splice.rcv_wnd_edge;
 		f->splice.window_scale = scale_of(&o);
 		f->splice.delta_seq = f->splice.outstream - (p->seq + 1);
 		if (o.timestamps) {
@@ -265,30 +265,30 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct service *
 	if (p->flags & TCP_ACK) {
 		__u32 edge = p->ack + window_of(p, f->splice.window_scale);
 		__u32 previous = f->log.ack;
-		bool tells = linked(s, f) && !(p->flags & TCP_RST);
-		if (tells) {
-			note_own(skb, f, p, o, edge); /* first, see there */
-			hear_note(f);
+		bool clamps = linked(s, f) && !(p->flags & TCP_RST);
+		if (clamps) {
+			observe_server_ack(skb, f, p, o, edge); /* first, see there */
+			advance_stable(f);
 		}
 		__u32 ack = clamped(s, f, p->ack);
 		__u16 window = window_up_to(f, edge, ack);
-		if (tells) {
+		if (clamps) {
 			if (o->timestamps)
 				write32(&sc->header.edit[in_header(o->timestamps + 6)], f->log.tsecr);
 			clamp_blocks(sc, f, o);
-			if (!sequence_len(p) && stays_here(f, p, previous, ack, window))
+			if (!sequence_len(p) && withholds_ack(f, p, previous, ack, window))
 				return withhold();
 			if (before(ack, p->ack))
 				count(COUNT_ACKS_CLAMPED);
 		}
-		catches_up(f, p, ack);
+		observe_payload_ack(f, p, ack);
 		write32(&sc->header.edit[TCP_ACK_SEQ], ack);
 		write16(&sc->header.edit[TCP_WINDOW], window);
 		advance(&f->server.ack, ack);
-		advance(&f->server.edge, ack + ((__u32)window << (f->server.window_scale & 15)));
+		advance(&f->server.rcv_wnd_edge, ack + ((__u32)window << (f->server.window_scale & 15)));
 	}
 	if (!(p->flags & TCP_RST))
-		sent_up_to(f, seq + sequence_len(p));
+		advance_snd_nxt(f, seq + sequence_len(p));
 	if (o->timestamps) {
 		__u32 tsval = option_tsval(sc->header.tcp, o) + f->splice.ts_delta;
 		write32(&sc->header.edit[in_header(o->timestamps + 2)], tsval);
@@ -301,7 +301,7 @@ static __always_inline int translate_out(struct __sk_buff *skb, struct service *
 }
 
 /* Is this FIN the repetition of an earlier life's FIN? The digest of all bytes ends before that number. */
-static __always_inline bool ends_again(const struct flow *f, __u32 end)
+static __always_inline bool repeats_fin(const struct flow *f, __u32 end)
 {
 	return f->digest.taken && f->digest.comparison == HAS_COMPARED && f->digest.sent.next == end - 1 &&
 	       f->server.nxt == end;
@@ -311,7 +311,8 @@ static __always_inline bool ends_again(const struct flow *f, __u32 end)
  * next words counts as recorded, with the end of the server.) */
 static __always_inline bool ends_early(const struct flow *f, __u32 end)
 {
-	return before(end, f->server.nxt) || says_again(f) || (before(end - 1, f->verify.end) && !ends_again(f, end));
+	return before(end, f->server.nxt) || is_repeating(f) ||
+	       (before(end - 1, f->verify.end) && !repeats_fin(f, end));
 }
 
 /* A FIN that acknowledges more than the client was told: most likely the client's own FIN, and no socket of the
@@ -323,11 +324,11 @@ static __always_inline bool ends_with_news(const struct flow *f, const struct pa
 
 /* The end of what was compared stays as near behind what the server says as a segment that comes again can be: what lies
  * further apart than half of the sequence space is in no order (RFC 9293 3.4). */
-static __always_inline void keep_behind(struct flow *f)
+static __always_inline void bound_verify_end(struct flow *f)
 {
-	__u32 said = f->splice.nxt + f->splice.delta_seq;
-	if (said - f->verify.end - LARGEST_WINDOW < LARGEST_WINDOW)
-		f->verify.end = said - LARGEST_WINDOW;
+	__u32 nxt = f->splice.nxt + f->splice.delta_seq;
+	if (nxt - f->verify.end - LARGEST_WINDOW < LARGEST_WINDOW)
+		f->verify.end = nxt - LARGEST_WINDOW;
 }
 
 static __always_inline int egress_spliced(struct __sk_buff *skb, struct service *s, struct scratch *sc,
@@ -340,10 +341,10 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 	bool repeated = !after(end, f->splice.nxt);
 	if (!(p->flags & TCP_RST)) {
 		advance(&f->splice.ack, p->ack);
-		advance(&f->splice.edge, p->ack + window_of(p, f->splice.window_scale));
+		advance(&f->splice.rcv_wnd_edge, p->ack + window_of(p, f->splice.window_scale));
 	}
 	if ((p->payload_len && before(seq, f->verify.end) && !verify_replayed(skb, sc, f, p, seq)) ||
-	    !digest_replayed(skb, f, p, seq) || contradicts_unheard(f, p, seq)) {
+	    !digest_replayed(skb, f, p, seq) || contradicts_unrecorded(f, p, seq)) {
 		f->mode = FLOW_DIVERGED;
 		emit_event(s, EVENT_DIVERGED, key, f, 0, f->verify.diverged_at);
 		return TCX_DROP;
@@ -358,39 +359,39 @@ static __always_inline int egress_spliced(struct __sk_buff *skb, struct service 
 	/* Not before: who looks at the flow takes this for compared, and gives the server more. */
 	if (!(p->flags & TCP_RST)) {
 		advance(&f->splice.nxt, end);
-		keep_behind(f);
+		bound_verify_end(f);
 	}
 	bool client_has = !after(end + f->splice.delta_seq, f->client.ack);
 	if (len && !(p->flags & TCP_RST) && client_has && !ends_with_news(f, p) &&
-	    !(repeated && sent_in_vain(f))) {
-		digest_said(skb, s, f, p, seq);
+	    !(repeated && sent_beyond_window(f))) {
+		digest_output(skb, s, f, p, seq);
 		count(COUNT_SELF_ACKS);
-		return self_ack(skb, s, sc, key, f, p, &o, told_of(f, end, repeated));
+		return self_ack(skb, s, sc, key, f, p, &o, ack_for_server(f, end, repeated));
 	}
 	if (len && !(p->flags & TCP_RST) && !client_has && waits_for_digest(f, seq, repeated)) {
 		count(COUNT_REPLAY_HELD);
 		if (before(seq, f->client.ack))
-			return self_ack(skb, s, sc, key, f, p, &o, told_of(f, client_heard(f), repeated));
+			return self_ack(skb, s, sc, key, f, p, &o, ack_for_server(f, client_una(f), repeated));
 		return withhold();
 	}
 	/* An MPTCP client that had to fall back to plain TCP never reads on behind a segment of which
 	 * it has a part (seen with Linux 6.18). Acknowledge that part; the rest comes again alone. */
 	if (len && !(p->flags & TCP_RST) && f->whole_segments && !client_has && before(seq, f->client.ack)) {
 		count(COUNT_SELF_ACKS);
-		return self_ack(skb, s, sc, key, f, p, &o, told_of(f, client_heard(f), repeated));
+		return self_ack(skb, s, sc, key, f, p, &o, ack_for_server(f, client_una(f), repeated));
 	}
 	if (!len && !(p->flags & TCP_RST) && before(p->ack, f->server.ack))
 		return withhold();
 	if (fenced(s)) { /* not before: what stays here goes on */
-		digest_said(skb, s, f, p, seq);
+		digest_output(skb, s, f, p, seq);
 		return refuse_fenced(skb, p);
 	}
 	int verdict = translate_out(skb, s, sc, f, p, &o);
 	if (verdict == TCX_NEXT) {
-		digest_said(skb, s, f, p, seq);
+		digest_output(skb, s, f, p, seq);
 		mirror_head(skb, f, p, seq); /* in client space now, as the record is */
 		if (s->link)
-			hear_answer(skb, f, p, seq);
+			observe_response(skb, f, p, seq);
 	}
 	return verdict;
 }
@@ -403,20 +404,20 @@ static __always_inline bool is_afterthought(const struct service *s, const struc
 	/* With a log link the client may not have been told yet; it will be when it is logged. */
 	return (p->flags & TCP_RST) && f->closed_ns && f->server_closing != CLOSED_BY_RST &&
 	       f->client.ack == f->server.nxt &&
-	       f->client.nxt == (s->link ? had(f) : f->server.ack);
+	       f->client.nxt == (s->link ? closed_rcv_nxt(f) : f->server.ack);
 }
 
 /* Has the kernel not found the socket that is there? It looks for one without a lock: in the moment in which that takes the
  * place of its request it finds neither, if another CPU brings the client's first words just then (mended in Linux
  * 6.19), and says RST to them. They come again; who is told so twice is not there. Who has only acknowledged, and listens,
  * says nothing again, and would wait for ever. */
-static __always_inline bool is_unfound(struct flow *f, const struct packet *p)
+static __always_inline bool is_lookup_race(struct flow *f, const struct packet *p)
 {
 	__u32 first = f->server.isn + 1;
 	if ((p->flags & (TCP_RST | TCP_ACK)) != TCP_RST || p->seq != first || f->server.nxt != first ||
-	    sequence_len(p) || f->closed_ns || f->client.nxt == f->client.isn + 1 || f->log.unfound)
+	    sequence_len(p) || f->closed_ns || f->client.nxt == f->client.isn + 1 || f->log.lookup_missed)
 		return false;
-	f->log.unfound = true;
+	f->log.lookup_missed = true;
 	return true;
 }
 
@@ -429,17 +430,17 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s,
 	if (linked(s, f) && abandoned(s))
 		lose_protection(s, key, f, UNPROTECTED_LOGGER_LOST);
 	if (s->link && is_afterthought(s, f, p) && !flow_gated(s, f))
-		return answer_again(skb, key, f);
+		return repeat_final_ack(skb, key, f);
 	if (flow_gated(s, f) || f->mode == FLOW_DIVERGED || is_afterthought(s, f, p)) {
 		count(COUNT_GATED_OUT);
 		return TCX_DROP;
 	}
 	if (f->mode == FLOW_OBSERVED) {
 		if (fenced(s)) {
-			digest_said(skb, s, f, p, p->seq);
+			digest_output(skb, s, f, p, p->seq);
 			return refuse_fenced(skb, p);
 		}
-		if (is_unfound(f, p)) {
+		if (is_lookup_race(f, p)) {
 			count(COUNT_GATED_OUT);
 			return TCX_DROP;
 		}
@@ -451,10 +452,10 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct service *s,
 		} else {
 			observe_server(f, p, sc, &o);
 		}
-		digest_said(skb, s, f, p, p->seq);
+		digest_output(skb, s, f, p, p->seq);
 		mirror_head(skb, f, p, p->seq);
 		if (s->link)
-			hear_answer(skb, f, p, p->seq);
+			observe_response(skb, f, p, p->seq);
 		return TCX_NEXT;
 	}
 	if (synack)
@@ -484,7 +485,7 @@ static __always_inline bool opens_anew(struct service *s, const struct flow_key 
 	if ((p->flags & (TCP_SYN | TCP_ACK)) != (TCP_SYN | TCP_ACK) || p->ack == f->client.isn + 1 ||
 	    flow_stands_still(s, f) || (f->mode == FLOW_SPLICED && p->ack == f->splice.instream + 1))
 		return false;
-	struct flow *e = bpf_map_lookup_elem(&embryos, key);
+	struct flow *e = bpf_map_lookup_elem(&half_open, key);
 	return e && p->ack == e->client.isn + 1;
 }
 
@@ -524,7 +525,7 @@ int egress(struct __sk_buff *skb)
 	struct flow *f = bpf_map_lookup_elem(&flows, &key);
 	if (!f && !is_endpoint(key.server, key.server_port))
 		return fenced(s) ? fence_other(skb) : TCX_NEXT;
-	if (has_passed(skb, s, WAY_OUT))
+	if (has_passed(skb, s, DIRECTION_OUT))
 		return TCX_NEXT;
 
 	struct scratch *sc = the_scratch(SCRATCH_EGRESS);
@@ -538,8 +539,8 @@ int egress(struct __sk_buff *skb)
 		return egress_flow(skb, s, sc, &key, f, &p);
 
 	/* No flow: a handshake, a connection that is not protected, or an answer to a stray. */
-	struct flow *e = bpf_map_lookup_elem(&embryos, &key);
-	bool stale = e && e->server.answered && e->incarnation != s->incarnation;
+	struct flow *e = bpf_map_lookup_elem(&half_open, &key);
+	bool stale = e && e->server.synack_seen && e->incarnation != s->incarnation;
 	if (service_gated(s) || stale || ((p.flags & TCP_RST) && strays_dropped(s))) {
 		count(COUNT_GATED_OUT);
 		return TCX_DROP;

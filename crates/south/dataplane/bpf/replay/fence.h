@@ -33,7 +33,7 @@
 /* The clock counts while the host sleeps, too. */
 static __always_inline bool fenced(const struct service *s)
 {
-	__u64 until = *(const volatile __u64 *)&s->speak_until_ns;
+	__u64 until = *(const volatile __u64 *)&s->lease_until_ns;
 	return until && bpf_ktime_get_boot_ns() >= until;
 }
 

@@ -6,15 +6,15 @@
  *     connection that the server has opened
  *   our own packet, server space                -> the server's TCP, untouched
  *   our own packet, client space                -> translated, to the server's TCP
- *   SYN of a new connection                     -> remembered in `embryos`, to the server; one that
+ *   SYN of a new connection                     -> remembered in `half_open`, to the server; one that
  *                                                  an earlier life has answered is dropped while
  *                                                  a recovery is under way, and for a second
- *   first ACK of the server's SYN-ACK           -> the embryo becomes a flow; "opened" is recorded:
- *                                                  no room, no delivery
+ *   first ACK of the server's SYN-ACK           -> the half-open connection becomes a flow;
+ *                                                  "opened" is recorded: no room, no delivery
  *   segment of no known connection              -> the server's TCP (which resets it), but dropped
  *                                                  while a recovery is under way: it may belong
  *                                                  to a connection that is being recovered
- *   flow whose server is gone (gated)           -> note what the client has acknowledged, record
+ *   flow whose server is gone (gated)           -> observe what the client has acknowledged, record
  *                                                  what it sends, drop
  *   flow, segment with payload or FIN           -> recorded first; no room, no delivery
  *   flow on its first server                    -> the server's TCP
@@ -31,7 +31,7 @@
  *   flow spliced to a later server              -> acknowledgement number, SACK blocks and echoed
  *                                                  timestamp mapped to the new server's, then on;
  *                                                  of a client without room the last acknowledgement
- *                                                  is held back (no_room.h)
+ *                                                  is held back (zero_window.h)
  *
  * What a segment tells about the client is believed only if the server's TCP would believe it
  * (RFC 9293 3.10.7.4, as Linux checks it), or a stranger could spoil what recovery relies on.
@@ -49,7 +49,7 @@
 #include "../intf/mirror.h"
 #include "../intf/event.h"
 #include "state.h"
-#include "no_room.h"
+#include "zero_window.h"
 #include "doubt.h"
 #include "link.h"
 #include "mirror.h"
@@ -57,21 +57,21 @@
 #include "clamp.h"
 #include "restored.h"
 
-/* The end of what the client may have been sent. */
-static __always_inline __u32 may_have(const struct flow *f)
+/* The end of all that the client may have been sent. */
+static __always_inline __u32 snd_max(const struct flow *f)
 {
-	/* Its dead host may have sent more than was heard of: at most what the client had room for then. */
-	return f->log.restored && after(f->log.reach, f->server.nxt) ? f->log.reach : f->server.nxt;
+	/* Its dead host may have sent more than is known: at most up to the edge of the client's window then. */
+	return f->log.restored && after(f->log.client_wnd_edge, f->server.nxt) ? f->log.client_wnd_edge : f->server.nxt;
 }
 
 static __always_inline bool acceptable(const struct flow *f, const struct packet *p)
 {
 	__u32 end = p->seq + sequence_len(p);
-	if (before(end, f->server.ack) || after(p->seq, f->server.edge))
+	if (before(end, f->server.ack) || after(p->seq, f->server.rcv_wnd_edge))
 		return false;
 	if (p->flags & TCP_RST)
 		return true;
-	return (p->flags & (TCP_SYN | TCP_ACK)) == TCP_ACK && !after(p->ack, may_have(f));
+	return (p->flags & (TCP_SYN | TCP_ACK)) == TCP_ACK && !after(p->ack, snd_max(f));
 }
 
 /* Learn from a segment of the client. False: nothing of it is believed. */
@@ -100,18 +100,18 @@ static __always_inline bool observe_client(struct flow *f, const struct packet *
 			f->log.tsecr = tsval;
 	}
 	if (f->log.restored) {
-		hear_late(f, p);
-		sent_up_to(f, p->ack);
-		hear_blocks(f, s, p, o);
+		on_late_ack(f, p);
+		advance_snd_nxt(f, p->ack);
+		on_sack_blocks(f, s, p, o);
 		forget_dead_host(f);
 	}
 	if (sequence_len(p) && !after(p->seq, f->server.ack))
-		f->log.ahead = 0; /* what is missing comes */
+		f->log.snd_beyond_stable = 0; /* what is missing comes */
 	if (after(end, f->client.nxt)) {
 		f->client.nxt = end;
-		f->client.spoken = f->server.nxt;
-		if (f->verify.said == SAID_ANSWER)
-			f->verify.said = SAID_NOTHING;
+		f->client.response_start = f->server.nxt;
+		if (f->verify.response == RESPONSE_BEGUN)
+			f->verify.response = RESPONSE_NONE;
 	}
 	if (!before(p->ack, f->client.ack)) {
 		f->client.ack = p->ack;
@@ -123,7 +123,7 @@ static __always_inline bool observe_client(struct flow *f, const struct packet *
 static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s, struct flow *f,
 					const struct packet *p, const struct options *o)
 {
-	bool held = f->splice.held;
+	bool withheld = f->splice.ack_withheld;
 	begin_edit(&s->header);
 	if (p->flags & TCP_ACK) {
 		/* The client may have acknowledged more than the new server has said so far, but not
@@ -131,13 +131,13 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 		__u32 ack = p->ack - f->splice.delta_seq;
 		if (after(ack, f->splice.nxt) && !after(p->ack, f->server.nxt))
 			ack = f->splice.nxt;
-		ack = told_of(f, ack, !is_replaying(f));
-		note_told(f, ack);
-		held |= f->splice.held;
+		ack = ack_for_server(f, ack, !is_replaying(f));
+		advance_una(f, ack);
+		withheld |= f->splice.ack_withheld;
 		write32(&s->header.edit[TCP_ACK_SEQ], ack);
 		/* See overshoots(). The server's TCP and a connection tracker take a number at the edge. */
-		if (!sequence_len(p) && !(p->flags & TCP_RST) && after(p->seq, f->splice.edge))
-			write32(&s->header.edit[TCP_SEQ], f->splice.edge);
+		if (!sequence_len(p) && !(p->flags & TCP_RST) && after(p->seq, f->splice.rcv_wnd_edge))
+			write32(&s->header.edit[TCP_SEQ], f->splice.rcv_wnd_edge);
 		if (is_replaying(f) && p->window < self_ack_window(f))
 			write16(&s->header.edit[TCP_WINDOW], self_ack_window(f));
 	}
@@ -147,7 +147,7 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 		if (before(tsecr, f->splice.first_tsval))
 			tsecr = f->splice.first_tsval;
 		/* The client's echo is older than the retransmission: Linux would take the retransmission for spurious. */
-		if (held)
+		if (withheld)
 			tsecr = 0;
 		write32(&s->header.edit[in_header(o->timestamps + 6)], tsecr);
 	}
@@ -157,9 +157,9 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct scratch *s
 			if (i >= edges || at > TCP_HEADER_MAX - 4)
 				break;
 			__u32 edge = read32(&s->header.tcp[in_header(at)]) - f->splice.delta_seq;
-			write32(&s->header.edit[in_header(at)], held ? OPTION_NOP * 0x01010101 : edge);
+			write32(&s->header.edit[in_header(at)], withheld ? OPTION_NOP * 0x01010101 : edge);
 		}
-		if (held && edges) { /* the blocks lie in the part that is held back */
+		if (withheld && edges) { /* the blocks lie in the part that is held back */
 			s->header.edit[in_header(o->sack)] = OPTION_NOP;
 			s->header.edit[in_header(o->sack + 1)] = OPTION_NOP;
 		}
@@ -182,15 +182,15 @@ static __always_inline bool answer_is_awaited(struct service *s, const struct fl
 	return s->recovering || bpf_ktime_get_ns() - e->given_ns < FIRST_TIMEOUT;
 }
 
-/* The options of a SYN, into the embryo. A function of its own for the verifier. */
-__noinline int keep_options(struct scratch *sc, __u32 len)
+/* The options of a SYN, into the half-open connection. A function of its own for the verifier. */
+__noinline int copy_options(struct scratch *sc, __u32 len)
 {
 	if (!sc)
 		return 0;
 	for (__u32 i = 0; i < TCP_OPTIONS_MAX; i++) {
 		__u32 end = len;
 		asm volatile("" : "+r"(end)); /* the verifier would follow each length by itself */
-		sc->embryo.syn_options[i] = i < end ? sc->header.edit[TCP_HEADER_MIN + i] : 0;
+		sc->half_open.syn_options[i] = i < end ? sc->header.edit[TCP_HEADER_MIN + i] : 0;
 	}
 	return 0;
 }
@@ -205,8 +205,8 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 	}
 	/* A SYN that is sent again changes nothing: Linux limits the rate of repeated SYN-ACKs, and
 	 * the one that we saw may be the only one. */
-	struct flow *known = bpf_map_lookup_elem(&embryos, key);
-	bool answered = known && known->server.answered && known->client.isn == p->seq;
+	struct flow *known = bpf_map_lookup_elem(&half_open, key);
+	bool answered = known && known->server.synack_seen && known->client.isn == p->seq;
 	/* If it was an earlier life that answered, the client's ACK may be on its way, and a second
 	 * answer would contradict the first. The client tries again. */
 	if (answered && known->incarnation != s->incarnation && answer_is_awaited(s, known)) {
@@ -227,8 +227,8 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 	if (answered && known->incarnation == s->incarnation)
 		return TCX_NEXT;
 	if (known)
-		replace_embryo(s, known);
-	struct flow *f = &sc->embryo;
+		replace_half_open(s, known);
+	struct flow *f = &sc->half_open;
 	__builtin_memset(f, 0, sizeof(*f));
 	f->incarnation = s->incarnation;
 	f->given_ns = bpf_ktime_get_ns();
@@ -237,29 +237,29 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct service *s,
 	f->syn_flags = p->flags;
 	f->syn_window = p->window;
 	f->syn_options_len = p->header_len - TCP_HEADER_MIN;
-	keep_options(sc, f->syn_options_len);
+	copy_options(sc, f->syn_options_len);
 	f->client.isn = p->seq;
 	f->client.nxt = p->seq + 1;
 	f->client.window = p->window;
 	f->client.window_scale = scale_of(&o);
 	if (o.timestamps)
 		f->client.tsval = option_tsval(sc->header.tcp, &o);
-	bpf_map_update_elem(&embryos, key, f, BPF_ANY);
+	bpf_map_update_elem(&half_open, key, f, BPF_ANY);
 	return TCX_NEXT;
 }
 
-/* A segment of no flow: the last step of a handshake that we saw begin? `*unheard` is set if the
+/* A segment of no flow: the last step of a handshake that we saw begin? `*unrecorded` is set if the
  * record cannot be opened now. As with what is recorded later, the server must not have the segment
  * then; one of the two ends will send its part of the handshake again.
  *
  * The client's ACK and its first words may do this at once on two CPUs. Both give the connection one
  * number, and open its record before anybody can find the flow: a record is not opened twice. Who
  * comes second goes on with the flow of the first, which may have recorded something by then. */
-static __always_inline struct flow *hatch(struct service *s, const struct flow_key *key,
-					  const struct packet *p, __u32 ifindex, bool *unheard)
+static __always_inline struct flow *promote(struct service *s, const struct flow_key *key,
+					  const struct packet *p, __u32 ifindex, bool *unrecorded)
 {
-	struct flow *e = bpf_map_lookup_elem(&embryos, key);
-	if (!e || !e->server.answered || !(p->flags & TCP_ACK) || (p->flags & TCP_RST))
+	struct flow *e = bpf_map_lookup_elem(&half_open, key);
+	if (!e || !e->server.synack_seen || !(p->flags & TCP_ACK) || (p->flags & TCP_RST))
 		return NULL;
 	/* The ACK itself may be lost or late: data tells as much, in any order. */
 	if (p->ack != e->server.isn + 1 || !acceptable(e, p))
@@ -269,22 +269,22 @@ static __always_inline struct flow *hatch(struct service *s, const struct flow_k
 	e->client.ack = p->ack;
 	begin_head(s, e); /* a server may speak first */
 	e->verify.heads_to = e->server.nxt;
-	e->verify.asked = e->client.isn + 1;
+	e->verify.request_end = e->client.isn + 1;
 	e->ifindex = ifindex;
-	bool opened = s->link || mirror_note(e, MIRROR_OPENED, 0,
+	bool opened = s->link || mirror_marker(e, MIRROR_OPENED, 0,
 					     ((__u64)e->server.isn << 32) | e->client.isn);
 	if (!opened && !abandoned(s)) {
 		count(COUNT_MIRROR_FULL);
-		*unheard = true;
+		*unrecorded = true;
 		return NULL;
 	}
 	long denied = bpf_map_update_elem(&flows, key, e, BPF_NOEXIST);
 	if (denied && denied != -EEXIST) {
 		count(COUNT_TABLE_FULL);
 		if (!s->link)
-			mirror_note(e, MIRROR_CLOSED, CLOSED_EVICTED, 0);
+			mirror_marker(e, MIRROR_CLOSED, CLOSED_EVICTED, 0);
 		lose_protection(s, key, e, UNPROTECTED_TOO_MANY_CONNECTIONS);
-		bpf_map_delete_elem(&embryos, key);
+		bpf_map_delete_elem(&half_open, key);
 		return NULL;
 	}
 	struct flow *f = bpf_map_lookup_elem(&flows, key);
@@ -292,7 +292,7 @@ static __always_inline struct flow *hatch(struct service *s, const struct flow_k
 		return f;
 	if (!opened)
 		lose_protection(s, key, f, UNPROTECTED_MIRROR_LOST);
-	bpf_map_delete_elem(&embryos, key);
+	bpf_map_delete_elem(&half_open, key);
 	/* Its server died while the client's ACK was on the way, and the others may have been
 	 * spliced already. */
 	if (f->incarnation != s->incarnation)
@@ -311,12 +311,12 @@ static __always_inline bool waits_for_server(const struct flow *f, const struct 
  * client for gone, and stops in the middle of its answer (nginx does). The client sends it again.
  * But a server that never says it again must hear the end at last: it will close, too early, and
  * the client is reset then, instead of waiting in vain. */
-#define FIN_PATIENCE (30ULL * 1000 * 1000 * 1000)
+#define FIN_WAIT_NS (30ULL * 1000 * 1000 * 1000)
 
-static __always_inline bool ends_too_soon(const struct flow *f, const struct packet *p)
+static __always_inline bool fin_precedes_repeat(const struct flow *f, const struct packet *p)
 {
 	return f->mode == FLOW_SPLICED && (p->flags & TCP_FIN) && !(p->flags & TCP_RST) &&
-	       bpf_ktime_get_ns() - f->given_ns < FIN_PATIENCE &&
+	       bpf_ktime_get_ns() - f->given_ns < FIN_WAIT_NS &&
 	       after(p->ack, f->splice.nxt + f->splice.delta_seq) && !after(p->ack, f->server.nxt);
 }
 
@@ -328,7 +328,7 @@ static __always_inline bool may_have_been_read(const struct service *s, const st
 	__u32 end = p->seq + p->payload_len, last = f->unprotected ? p->seq + 1 : end;
 	if (!s->link || !after(end, f->log.stable))
 		return false;
-	return !after(last, f->log.answered) ||
+	return !after(last, f->log.former_ack) ||
 	       (f->log.restored && (!f->log.is_doubtful || !after(last, f->log.doubt)));
 }
 
@@ -336,10 +336,10 @@ static __always_inline bool may_have_been_read(const struct service *s, const st
  * server when that has said again all that the client was sent, and nothing else: nothing is executed for a connection that
  * is going to be lost. What the server has already has no time to lose; a socket that was made at the client's numbers has
  * nothing to say again. */
-static __always_inline bool speaks_too_soon(struct service *s, const struct flow *f, const struct packet *p)
+static __always_inline bool payload_precedes_repeat(struct service *s, const struct flow *f, const struct packet *p)
 {
 	return f->mode == FLOW_SPLICED && f->splice.delta_seq && p->payload_len && !(p->flags & TCP_RST) &&
-	       after(p->ack, said_so_far(f)) && !after(p->ack, f->server.nxt) &&
+	       after(p->ack, spliced_snd_nxt(f)) && !after(p->ack, f->server.nxt) &&
 	       after(p->seq + p->payload_len, f->splice.ack) && !may_have_been_read(s, f, p) && !abandoned(s);
 }
 
@@ -357,7 +357,7 @@ static __always_inline bool overshoots(const struct flow *f, const struct packet
 	if (f->mode != FLOW_SPLICED || is_closing(f) || end == p->seq || (p->flags & TCP_RST))
 		return false;
 	__u32 number = before(f->splice.ack, f->server.ack) ? end : p->seq;
-	return after(number, f->splice.edge);
+	return after(number, f->splice.rcv_wnd_edge);
 }
 
 /* Does the segment end before the number that the client was told? In a replay the new server's TCP may accept such a
@@ -382,12 +382,12 @@ static __always_inline void protect_again(struct service *s, const struct flow_k
 	__builtin_memset(&f->log, 0, sizeof(f->log));
 	f->log.stable = p->seq;
 	f->log.ack = f->server.ack;
-	f->log.answered = f->server.ack;
+	f->log.former_ack = f->server.ack;
 	f->log.tsecr = f->client.tsval;
-	f->log.edge = f->server.edge;
-	f->log.told = p->ack;
+	f->log.rcv_wnd_edge = f->server.rcv_wnd_edge;
+	f->log.copied_ack = p->ack;
 	f->verify.heads_to = p->ack;
-	f->verify.asked = p->seq;
+	f->verify.request_end = p->seq;
 	begin_digests(s, f, p->ack);
 	f->unprotected = PROTECTED;
 	emit_event(s, EVENT_REPROTECTED, key, f, 0, p->seq);
@@ -399,16 +399,16 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 {
 	struct options o = find_options(&sc->header, p, false);
 	bool gated = flow_stands_still(s, f);
-	bool answer = f->verify.said == SAID_ANSWER;
-	if (is_unheard(f) && !hear_restored(s, sc, key, f, p, &o)) {
+	bool answer = f->verify.response == RESPONSE_BEGUN;
+	if (is_unconfirmed(f) && !on_restored_segment(s, sc, key, f, p, &o)) {
 		count(COUNT_GATED_IN);
 		return TCX_DROP;
 	}
 	if (observe_client(f, p, sc, &o, gated))
-		hear_rest(s, key, f, p, &o);
+		on_gaps_shown(s, key, f, p, &o);
 	f->ifindex = skb->ifindex;
-	if (has_heard_all(s, f, p))
-		link_said(skb, f, p);
+	if (client_acked_all(s, f, p))
+		link_digest(skb, f, p);
 	/* Bytes that were acknowledged before are in the record already. */
 	__u32 end = p->seq + sequence_len(p);
 	bool recorded = true;
@@ -425,7 +425,7 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 	} else if (is_progress(s, f, p)) {
 		link_instream(skb, key, f, p);
 	}
-	gated = gated || ends_too_soon(f, p) || waits_for_server(f, p) || speaks_too_soon(s, f, p) ||
+	gated = gated || fin_precedes_repeat(f, p) || waits_for_server(f, p) || payload_precedes_repeat(s, f, p) ||
 		overshoots(f, p) || lags(f, p);
 	if (gated)
 		count(COUNT_GATED_IN);
@@ -439,7 +439,7 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct service *s
 /* The packet has passed the device below, and arrives at the device that the server's socket sees. */
 static __always_inline int arrives_above(struct __sk_buff *skb, const struct flow_key *key, struct flow *f)
 {
-	struct flow *e = bpf_map_lookup_elem(&embryos, key);
+	struct flow *e = bpf_map_lookup_elem(&half_open, key);
 	if (f)
 		f->ifindex = skb->ifindex;
 	if (e)
@@ -465,7 +465,7 @@ int ingress(struct __sk_buff *skb)
 	struct flow *f = bpf_map_lookup_elem(&flows, &key);
 	if (!f && !is_endpoint(key.server, key.server_port))
 		return TCX_NEXT;
-	if (has_passed(skb, s, WAY_IN))
+	if (has_passed(skb, s, DIRECTION_IN))
 		return arrives_above(skb, &key, f);
 
 	__u32 ours = skb->mark - s->mark;
@@ -473,18 +473,18 @@ int ingress(struct __sk_buff *skb)
 		skb->mark = 0; /* it has done its work; rules of others must not see it */
 	if (ours == MARK_SERVER_SPACE) {
 		if (f && f->mode == FLOW_SPLICED && (p.flags & TCP_ACK))
-			note_told(f, p.ack);
+			advance_una(f, p.ack);
 		return TCX_NEXT;
 	}
 	if (ours == MARK_CLIENT_SPACE) {
 		/* What the server has closed would answer with a RST. */
-		if (!f || f->mode != FLOW_SPLICED || is_closing(f) || flow_gated(s, f) || comes_too_soon(f, &p))
+		if (!f || f->mode != FLOW_SPLICED || is_closing(f) || flow_gated(s, f) || doubt_precedes_repeat(f, &p))
 			return TCX_DROP;
 		struct options o = find_options(&sc->header, &p, false);
 		return translate_in(skb, sc, f, &p, &o);
 	}
 	bool syn = (p.flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
-	if (f && syn && (f->closed_ns || never_was(f, &p))) {
+	if (f && syn && (f->closed_ns || is_unknown_to_client(f, &p))) {
 		evict(&key, f);
 		f = NULL;
 	}
@@ -493,15 +493,15 @@ int ingress(struct __sk_buff *skb)
 	bool anew = f && syn && p.seq != f->client.isn && !flow_stands_still(s, f);
 	if (syn && (!f || anew))
 		return ingress_syn(skb, s, sc, &key, &p);
-	bool unheard = false;
+	bool unrecorded = false;
 	if (!f) {
-		f = hatch(s, &key, &p, skb->ifindex, &unheard);
+		f = promote(s, &key, &p, skb->ifindex, &unrecorded);
 		/* The logger hears that somebody is there: of handshakes that nobody completes it forgets the
 		 * oldest. If this is lost, the client's first words will tell. */
 		if (f && linked(s, f) && !sequence_len(&p))
 			link_instream(skb, &key, f, &p);
 	}
-	if (unheard)
+	if (unrecorded)
 		return TCX_DROP;
 	if (!f)
 		f = bpf_map_lookup_elem(&flows, &key); /* its handshake was completed on another CPU since */

@@ -140,10 +140,10 @@ static __always_inline void connection_closed(struct service *s, const struct fl
 		close_record(f, !orderly);
 		return;
 	}
-	mirror_note(f, MIRROR_CLOSED, CLOSED_FINISHED, 0);
-	/* The RST that follows is not one to a stray, which nobody would hear in a recovery. */
-	bool heard = orderly || !strays_dropped(s);
-	if (f->mode == FLOW_OBSERVED && heard) {
+	mirror_marker(f, MIRROR_CLOSED, CLOSED_FINISHED, 0);
+	/* The RST that follows is not one to a stray, which a recovery drops. */
+	bool reaches_client = orderly || !strays_dropped(s);
+	if (f->mode == FLOW_OBSERVED && reaches_client) {
 		bpf_map_delete_elem(&flows, key);
 		return;
 	}

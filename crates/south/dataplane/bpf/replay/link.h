@@ -35,9 +35,9 @@
 #include "../intf/flow.h"
 #include "../intf/service.h"
 #include "../intf/link.h"
-#include "../intf/note.h"
+#include "../intf/read_cursor.h"
 #include "state.h"
-#include "notes.h"
+#include "read_cursors.h"
 #include "doubt.h"
 
 struct udp_header {
@@ -157,19 +157,20 @@ static __always_inline bool wrap(struct __sk_buff *skb, struct scratch *sc, cons
 	       !bpf_skb_store_bytes(skb, ETH_HLEN + sizeof(ip), &udp, sizeof(udp), 0);
 }
 
-/* What the copy of a segment takes with it through the stack, in skb->cb: also where the newest head ended (or
- * how far before it all is noted, or how far behind it the client has heard a dead host), and if it is one itself, how many bytes of payload it is to keep, and in the
- * high half how many it is to have, with those that come by the ring. */
+/* What the copy of a segment takes with it through the stack, in skb->cb. CB_AFTER: where the newest head ended, or the
+ * distance of the read cursor before the segment, or how far beyond the segment's acknowledgement the client has received
+ * the output of a dead host. CB_KEEP, of a head: in the low half the bytes of payload to keep, in the high half the bytes
+ * that the head has, with the bytes that come by the ring. */
 enum { CB_FLOW_LOW, CB_FLOW_HIGH, CB_FLAGS, CB_AFTER, CB_KEEP };
-/* Above the flags of a head: how far the client had sent when the answer began, from what it was told on. The copy
- * has that behind its payload. */
-#define CB_ASKED_SHIFT 8
-#define CB_ASKED_MOST 0xffffff
-#define HEAD_ASKED 4
-static __always_inline __u32 ahead_of(__u32 asked, __u32 told)
+/* Above the flags of a head: how far the client had sent when the response began, from the acknowledgement on. The
+ * copy has that behind its payload. */
+#define CB_REQUEST_END_SHIFT 8
+#define CB_REQUEST_END_MOST 0xffffff
+#define HEAD_REQUEST_END 4
+static __always_inline __u32 request_distance(__u32 request_end, __u32 ack)
 {
-	__u32 ahead = asked - told;
-	return before(asked, told) ? 0 : ahead > CB_ASKED_MOST ? CB_ASKED_MOST : ahead;
+	__u32 distance = request_end - ack;
+	return before(request_end, ack) ? 0 : distance > CB_REQUEST_END_MOST ? CB_REQUEST_END_MOST : distance;
 }
 
 /* Copy a packet to the interface of the link. */
@@ -193,15 +194,15 @@ static __always_inline __u32 kind_of(const struct flow *f, const struct packet *
 		return SEGMENT_PLAIN;
 	/* Not a request that was answered, by this server or an earlier one, and comes again because its
 	 * copy was lost; nor what the server of a host that died may have answered. */
-	if (p->ack == f->server.nxt && p->seq == f->log.ack && !before(p->seq, f->log.answered) &&
-	    !(f->log.restored && !after(p->ack, f->log.heard)))
+	if (p->ack == f->server.nxt && p->seq == f->log.ack && !before(p->seq, f->log.former_ack) &&
+	    !(f->log.restored && !after(p->ack, f->log.client_received)))
 		return SEGMENT_TURN;
 	return f->client.ack == f->server.nxt ? SEGMENT_HEARD_ALL : SEGMENT_PLAIN;
 }
 
 static __always_inline void copied(struct flow *f, const struct packet *p, __u64 now)
 {
-	advance(&f->log.told, p->ack);
+	advance(&f->log.copied_ack, p->ack);
 	f->log.copied = p->seq + sequence_len(p);
 	f->log.copied_ns = now;
 }
@@ -229,23 +230,23 @@ __noinline int link_instream(struct __sk_buff *skb, const struct flow_key *key, 
 		lose_protection(s, key, f, UNPROTECTED_MIRROR_LOST);
 		return true;
 	}
-	__u32 kind, after = f->verify.heads_to, noted;
-	struct note *n = s->notes ? note_of(f) : NULL;
-	if (s->notes && !n)
-		n = find_note(key, f);
-	if (n && noted_up_to(f, n, &noted)) {
-		advance(&f->log.stable, noted);
-		if (is_left_to_notes(s, f, n, p, now))
+	__u32 kind, after = f->verify.heads_to, cursor_seq;
+	struct read_cursor *cursor = s->read_cursors ? cursor_of(f) : NULL;
+	if (s->read_cursors && !cursor)
+		cursor = find_cursor(key, f);
+	if (cursor && read_up_to(f, cursor, &cursor_seq)) {
+		advance(&f->log.stable, cursor_seq);
+		if (is_mirror_skipped(s, f, cursor, p, now))
 			return true;
 	}
-	/* Also when nothing is noted any more: there may have been no copy of what was. */
-	noted = before(p->seq, f->log.stable) ? p->seq : f->log.stable;
-	if (f->log.note && p->seq - noted <= 0xffff) {
+	/* Also without a cursor by now: bytes before the former cursor may have no copy. */
+	cursor_seq = before(p->seq, f->log.stable) ? p->seq : f->log.stable;
+	if (f->log.read_cursor && p->seq - cursor_seq <= 0xffff) {
 		kind = SEGMENT_NOTED;
-		after = p->seq - noted;
+		after = p->seq - cursor_seq;
 	} else if (is_doubted(f, p)) {
 		kind = SEGMENT_DOUBTED;
-		after = heard_beyond(f, p);
+		after = received_beyond_ack(f, p);
 	} else {
 		kind = kind_of(f, p);
 	}
@@ -279,8 +280,8 @@ __noinline int link_head(struct __sk_buff *skb, struct flow *f, const struct pac
 	const struct link_path *path = the_path();
 	if (!s || !f || !p || !l || !path)
 		return false;
-	__u32 headers = p->tcp_offset - ETH_HLEN + p->header_len + HEAD_ASKED + LINK_OVERHEAD(l->v6);
-	__be32 told = 0;
+	__u32 headers = p->tcp_offset - ETH_HLEN + p->header_len + HEAD_REQUEST_END + LINK_OVERHEAD(l->v6);
+	__be32 ack = 0;
 	bool jumbo = p->version == 6 && p->tcp_offset != ETH_HLEN + sizeof(struct ipv6_header);
 	if (!linked(s, f) || !s->link_up || abandoned(s) || !path->ifindex || jumbo || take > 0xffff ||
 	    skip > 0xffff || headers + skip >= l->mtu || is_loopback(path))
@@ -290,8 +291,8 @@ __noinline int link_head(struct __sk_buff *skb, struct flow *f, const struct pac
 	/* What has no room is said only of a packet that begins with the head, which is then shorter than that. */
 	skb->cb[CB_KEEP] = (skip ? keep - skip : take) << 16 | keep;
 	__u32 flags = SEGMENT_MODE | SEGMENT_HEAD | SEGMENT_UNFINISHED | (l->slot ? SEGMENT_SLOT : 0);
-	bpf_skb_load_bytes(skb, p->tcp_offset + TCP_ACK_SEQ, &told, 4);
-	flags |= ahead_of(f->verify.asked, bpf_ntohl(told)) << CB_ASKED_SHIFT;
+	bpf_skb_load_bytes(skb, p->tcp_offset + TCP_ACK_SEQ, &ack, 4);
+	flags |= request_distance(f->verify.request_end, bpf_ntohl(ack)) << CB_REQUEST_END_SHIFT;
 	if (!send_copy(skb, s, f, path, flags, f->verify.heads_to))
 		return false;
 	if (take)
@@ -300,30 +301,30 @@ __noinline int link_head(struct __sk_buff *skb, struct flow *f, const struct pac
 }
 
 /* Has the client just acknowledged all that it was sent, of which heads are not all? */
-static __always_inline bool has_heard_all(const struct service *s, const struct flow *f, const struct packet *p)
+static __always_inline bool client_acked_all(const struct service *s, const struct flow *f, const struct packet *p)
 {
 	return linked(s, f) && s->link_up && f->digest.taken && (p->flags & TCP_ACK) && !(p->flags & TCP_RST) &&
 	       p->ack == f->client.ack && p->ack == f->server.nxt && p->ack != f->verify.heads_to &&
-	       p->ack != f->digest.told;
+	       p->ack != f->digest.link_sent;
 }
 
-/* Take the digest of all before `end`, if the server has said just that, and no samples were taken of it. A server that
- * speaks on another processor meanwhile changes it. */
-static __always_inline bool take_said(struct digest *said, struct flow *f, __u32 end)
+/* Take the digest of all before `end`, if the output ends just there, and no samples were taken of it. Output on another
+ * processor meanwhile changes the digest. */
+static __always_inline bool take_digest(struct digest *taken, struct flow *f, __u32 end)
 {
 	struct digest_half *d = &f->digest;
 	__u32 nothing = 0;
 	asm volatile("" : "+r"(nothing)); /* clang would make a loop of it */
 	__u32 changes = __sync_fetch_and_add(&d->changes, nothing);
-	*said = d->now;
-	bool sampled = d->sampled && !before(said->next, d->sampled_from);
+	*taken = d->now;
+	bool sampled = d->sampled && !before(taken->next, d->sampled_from);
 	return __sync_fetch_and_add(&d->changes, nothing) == changes && !(changes & 1) && !sampled &&
-	       d->comparison != COMPARES && said->next == end && said->base != end;
+	       d->comparison != COMPARES && taken->next == end && taken->base != end;
 }
 
-/* Tell the logger the digest of all that the client was sent, which it has heard: of what it says then the next host
- * knows to what that was said. What it says from where the server's TCP has acknowledged on is no part of that. */
-__noinline int link_said(struct __sk_buff *skb, struct flow *f, const struct packet *p)
+/* Give the logger the digest of all that the client was sent, and has received: for the client's next bytes the next host
+ * then knows the output that preceded them. Bytes from the acknowledgement of the server's TCP on are no part of that. */
+__noinline int link_digest(struct __sk_buff *skb, struct flow *f, const struct packet *p)
 {
 	struct service *s = the_service();
 	const struct link *l = the_link();
@@ -332,15 +333,16 @@ __noinline int link_said(struct __sk_buff *skb, struct flow *f, const struct pac
 	if (!s || !f || !p || !l || !path || !sc)
 		return false;
 	bool jumbo = p->version == 6 && p->tcp_offset != ETH_HLEN + sizeof(struct ipv6_header);
-	if (!l->digests || jumbo || abandoned(s) || !path->ifindex || is_loopback(path) || !take_said(&sc->said, f, p->ack))
+	if (!l->digests || jumbo || abandoned(s) || !path->ifindex || is_loopback(path) ||
+	    !take_digest(&sc->digest, f, p->ack))
 		return false;
 	skb->cb[CB_KEEP] = 0;
 	__u32 flags = SEGMENT_MODE | SEGMENT_SAID | SEGMENT_UNFINISHED | (l->slot ? SEGMENT_SLOT : 0);
-	/* In a replay the server's acknowledgements come back to its own TCP, and log.ack hears nothing of them. */
+	/* In a replay the server's acknowledgements come back to its own TCP, and log.ack does not change. */
 	__u32 read = f->mode == FLOW_SPLICED && after(f->splice.ack, f->log.ack) ? f->splice.ack : f->log.ack;
 	if (!send_copy(skb, s, f, path, flags, read))
 		return false;
-	f->digest.told = p->ack;
+	f->digest.link_sent = p->ack;
 	return true;
 }
 
@@ -348,30 +350,30 @@ static __always_inline bool is_progress(const struct service *s, const struct fl
 					const struct packet *p)
 {
 	return linked(s, f) && s->link_up && !sequence_len(p) && p->ack == f->client.ack &&
-	       !before(p->ack, f->log.told + progress_step(f));
+	       !before(p->ack, f->log.copied_ack + progress_step(f));
 }
 
 /* Cut a head to its length, and put the client's position behind a head (not behind a digest). False: the packet is too
  * short. */
-static __always_inline bool cut_head(struct __sk_buff *skb, struct packet *p, bool said)
+static __always_inline bool cut_head(struct __sk_buff *skb, struct packet *p, bool is_digest)
 {
 	__u32 len = p->tcp_offset - ETH_HLEN + p->header_len + (skb->cb[CB_KEEP] & 0xffff);
 	bool v4 = p->version == 4;
-	__be32 asked = bpf_htonl(p->ack + ((__u32)skb->cb[CB_FLAGS] >> CB_ASKED_SHIFT));
+	__be32 request_end = bpf_htonl(p->ack + ((__u32)skb->cb[CB_FLAGS] >> CB_REQUEST_END_SHIFT));
 	if (len > p->ip_len)
 		return false;
 	__u32 end = ETH_HLEN + len;
-	if (!said)
-		len += HEAD_ASKED;
+	if (!is_digest)
+		len += HEAD_REQUEST_END;
 	__be16 field = bpf_htons(v4 ? len : len - sizeof(struct ipv6_header));
 	p->ip_len = len;
 	return !bpf_skb_change_tail(skb, ETH_HLEN + len, 0) &&
-	       (said || !bpf_skb_store_bytes(skb, end, &asked, HEAD_ASKED, 0)) &&
+	       (is_digest || !bpf_skb_store_bytes(skb, end, &request_end, HEAD_REQUEST_END, 0)) &&
 	       !bpf_skb_store_bytes(skb, ETH_HLEN + (v4 ? 2 : 4), &field, 2, 0);
 }
 
 /* Put a digest behind what was cut to its headers. */
-static __always_inline bool add_said(struct __sk_buff *skb, struct packet *p)
+static __always_inline bool add_digest(struct __sk_buff *skb, struct packet *p)
 {
 	struct scratch *sc = the_scratch(SCRATCH_INGRESS); /* the copy is made while the program there waits */
 	__u32 end = ETH_HLEN + p->ip_len;
@@ -379,7 +381,7 @@ static __always_inline bool add_said(struct __sk_buff *skb, struct packet *p)
 	p->ip_len += sizeof(struct digest);
 	__be16 field = bpf_htons(v4 ? p->ip_len : p->ip_len - sizeof(struct ipv6_header));
 	return sc && !bpf_skb_change_tail(skb, end + sizeof(struct digest), 0) &&
-	       !bpf_skb_store_bytes(skb, end, &sc->said, sizeof(struct digest), 0) &&
+	       !bpf_skb_store_bytes(skb, end, &sc->digest, sizeof(struct digest), 0) &&
 	       !bpf_skb_store_bytes(skb, ETH_HLEN + (v4 ? 2 : 4), &field, 2, 0);
 }
 
@@ -421,8 +423,9 @@ __noinline int wrap_segment(struct __sk_buff *skb)
 		return TCX_DROP;
 	__u32 low = skb->cb[CB_FLOW_LOW];
 	__u8 flags = skb->cb[CB_FLAGS];
-	bool said = (flags & SEGMENT_KINDS) == SEGMENT_SAID, head = said || (flags & SEGMENT_KINDS) == SEGMENT_HEAD;
-	if (head && (!cut_head(skb, &p, said) || (said && !add_said(skb, &p))))
+	bool is_digest = (flags & SEGMENT_KINDS) == SEGMENT_SAID;
+	bool head = is_digest || (flags & SEGMENT_KINDS) == SEGMENT_HEAD;
+	if (head && (!cut_head(skb, &p, is_digest) || (is_digest && !add_digest(skb, &p))))
 		return TCX_DROP;
 	__be16 window = head ? bpf_htons(skb->cb[CB_KEEP] >> 16)
 			: is_distance(flags) ? bpf_htons(at_most_64k(skb->cb[CB_AFTER]))

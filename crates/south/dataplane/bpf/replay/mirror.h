@@ -78,11 +78,11 @@ static __always_inline void fill_header(struct mirror_header *h, __u8 kind, stru
 	h->server_ack = f->server.ack;
 	h->packet_len = packet_len;
 	h->captured_len = captured_len;
-	h->token = kind == MIRROR_OUTSTREAM ? ((__u64)f->verify.asked << 32) | f->verify.head_next : 0;
+	h->token = kind == MIRROR_OUTSTREAM ? ((__u64)f->verify.request_end << 32) | f->verify.head_next : 0;
 }
 
 /* A frame without a packet. */
-static __always_inline bool mirror_note(struct flow *f, __u8 kind, __u8 reason, __u64 token)
+static __always_inline bool mirror_marker(struct flow *f, __u8 kind, __u8 reason, __u64 token)
 {
 	struct mirror_header *h = bpf_ringbuf_reserve(&mirror, sizeof(*h), 0);
 	if (!h)
@@ -98,7 +98,7 @@ static __always_inline bool mirror_note(struct flow *f, __u8 kind, __u8 reason, 
 }
 
 /* What the client was sent so far. */
-static __always_inline void mirror_said(struct flow *f, const struct digest *digest)
+static __always_inline void mirror_output_digest(struct flow *f, const struct digest *digest)
 {
 	struct mirror_digest *m = bpf_ringbuf_reserve(&mirror, sizeof(*m), 0);
 	if (!m) {
@@ -113,15 +113,15 @@ static __always_inline void mirror_said(struct flow *f, const struct digest *dig
 /* Forget a flow whose ends are another connection's. */
 static __always_inline void evict(const struct flow_key *key, struct flow *f)
 {
-	mirror_note(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);
+	mirror_marker(f, MIRROR_CLOSED, CLOSED_EVICTED, 0);
 	bpf_map_delete_elem(&flows, key);
 }
 
 /* A handshake begins anew: a logger that knows it by its number is told that it will not be. */
-static __always_inline void replace_embryo(const struct service *s, struct flow *e)
+static __always_inline void replace_half_open(const struct service *s, struct flow *e)
 {
 	if (s->link && e->id)
-		mirror_note(e, MIRROR_CLOSED, CLOSED_EVICTED, 0);
+		mirror_marker(e, MIRROR_CLOSED, CLOSED_EVICTED, 0);
 	e->id = 0;
 }
 
@@ -236,12 +236,12 @@ static __always_inline void begin_head(const struct service *s, struct flow *f)
  * now, which may not be recorded yet: that was no request whose answer began with a head of its own. A copy
  * without a byte says so: the copies of what the client said may be lost with this host. And what was in doubt is so no more
  * when the server has read it. */
-static __always_inline void tell_asked(struct __sk_buff *skb, const struct service *s, struct flow *f,
+static __always_inline void report_request_end(struct __sk_buff *skb, const struct service *s, struct flow *f,
 				       const struct packet *p)
 {
-	if (!s || !s->link || !s->verify_head || !after(p->ack, f->verify.asked))
+	if (!s || !s->link || !s->verify_head || !after(p->ack, f->verify.request_end))
 		return;
-	f->verify.asked = p->ack;
+	f->verify.request_end = p->ack;
 	if (after(p->ack, f->log.stable) || (f->log.is_doubtful && after(p->ack, f->log.doubt)))
 		link_head(skb, f, p, 0, 0);
 }
@@ -263,14 +263,14 @@ static __always_inline void mirror_head(struct __sk_buff *skb, struct flow *f, c
 		/* A segment that the fence has withheld comes again. No retransmission fills a larger hole. */
 		if (take && seq - f->verify.head_next > LARGEST_WINDOW)
 			f->verify.head_left = 0;
-		tell_asked(skb, s, f, p);
+		report_request_end(skb, s, f, p);
 		return;
 	}
 	if (skip >= p->payload_len)
 		return;
 	if (take > p->payload_len - skip)
 		take = p->payload_len - skip;
-	f->verify.asked = p->ack;
+	f->verify.request_end = p->ack;
 	__u32 kind = MIRROR_OUTSTREAM;
 	/* If the logger has all of it, its coming once more is in no hurry. */
 	if (s && s->link && !link_head(skb, f, p, skip, take))
@@ -286,11 +286,11 @@ static __always_inline void mirror_head(struct __sk_buff *skb, struct flow *f, c
 /* Is this what the server says to what the client said last, and is it an answer? As journal's
  * `answer`, for connections that have no record: all is one but the interim responses of HTTP/1.x, and
  * what begins like one. `seq` is the segment's in client space. */
-__noinline int hear_answer(struct __sk_buff *skb, struct flow *f, const struct packet *p, __u32 seq)
+__noinline int observe_response(struct __sk_buff *skb, struct flow *f, const struct packet *p, __u32 seq)
 {
 	static const __u8 interim[10] = { 'H', 'T', 'T', 'P', '/', '1', '.', 0, ' ', '1' };
 	struct scratch *sc = the_scratch(SCRATCH_EGRESS); /* Linux 6.1 has no stack left for it */
-	if (!sc || !f || !p || seq != f->client.spoken || f->verify.said != SAID_NOTHING)
+	if (!sc || !f || !p || seq != f->client.response_start || f->verify.response != RESPONSE_NONE)
 		return 0;
 	__u8 *begins = sc->network; /* the first 12 bytes of what is said */
 	__builtin_memset(begins, 0, 16);
@@ -300,8 +300,8 @@ __noinline int hear_answer(struct __sk_buff *skb, struct flow *f, const struct p
 		return 0;
 	for (__u32 i = 0; i < sizeof(interim); i++)
 		if (i < len && i != 7 && begins[i] != interim[i])
-			f->verify.said = SAID_ANSWER;
-	if (f->verify.said == SAID_NOTHING && begins[10] == '0' && begins[11] == '1')
-		f->verify.said = SAID_OTHER_PROTOCOL;
+			f->verify.response = RESPONSE_BEGUN;
+	if (f->verify.response == RESPONSE_NONE && begins[10] == '0' && begins[11] == '1')
+		f->verify.response = RESPONSE_OTHER_PROTOCOL;
 	return 0;
 }

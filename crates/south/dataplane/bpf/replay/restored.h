@@ -17,10 +17,10 @@
  *
  * A server with state (north side) is beyond what a replay could get wrong: it has said what it has said,
  * and nothing was acknowledged that was not recorded as long as anybody looked after it. Its client is
- * believed if it is *ahead*, too, by what it has sent to a host that did not hear it any more; or it would
+ * believed if it has sent beyond the record, too, to a host that did not receive that any more; or it would
  * have to wait until it sends that again, for its timer that doubles with each try. If more was acknowledged
- * after all, the connection stands still, since what comes next never comes: `ahead` stays until the client
- * has sent bytes from a place that is recorded, and one with which it stays for too long is reset by `serve`.
+ * after all, the connection stands still, since what comes next never comes: `snd_beyond_stable` stays until the
+ * client has sent bytes from a place that is recorded. `serve` resets a client with which it stays for too long.
  *
  * Who only guesses must not pass for it, so it is believed no further than it can be from what is
  * recorded:
@@ -49,7 +49,7 @@
 #include "../intf/service.h"
 #include "../intf/event.h"
 #include "state.h"
-#include "notes.h"
+#include "read_cursors.h"
 
 /* Ticks: three days of milliseconds. Of who only uploads, a log on disk may have none but the SYN's. */
 #define RESTORED_AGE (1U << 28)
@@ -57,22 +57,22 @@
  * commit) to write it: two seconds at 1 Gbit/s. */
 #define RESTORED_LAG (1U << 28)
 
-/* Can `told` be what became of the timestamp `known`? 0: it was not heard, for the server has opened the connection. */
-static __always_inline bool is_later(__u32 known, __u32 told, bool exact)
+/* Can `tsval` follow the timestamp `known`? 0: none was received, for the server has opened the connection. */
+static __always_inline bool is_later(__u32 known, __u32 tsval, bool exact)
 {
-	__u32 age = told - known;
+	__u32 age = tsval - known;
 	return age <= RESTORED_AGE || (exact && (!known || age < -RESTORED_AGE));
 }
 
-static __always_inline bool is_ahead(const struct flow *f, const struct packet *p)
+static __always_inline bool is_beyond_stable(const struct flow *f, const struct packet *p)
 {
 	return after(p->seq, f->log.stable);
 }
 
 /* Its client is still to show that its record is whole. */
-static __always_inline bool is_unheard(const struct flow *f)
+static __always_inline bool is_unconfirmed(const struct flow *f)
 {
-	return f->log.restored == RESTORED_SILENT || f->log.restored == RESTORED_TOLD;
+	return f->log.restored == RESTORED_UNCONFIRMED || f->log.restored == RESTORED_GAP_KNOWN;
 }
 
 static __always_inline bool is_credible(const struct flow *f, const struct packet *p, bool timestamps,
@@ -80,27 +80,27 @@ static __always_inline bool is_credible(const struct flow *f, const struct packe
 {
 	__u32 offered = 65535U << (f->server.window_scale & 15);
 	__u32 window = 65535U << (f->client.window_scale & 15);
-	__u32 untold = window / 2 > PROGRESS ? window / 2 : PROGRESS;
+	__u32 uncopied = window / 2 > PROGRESS ? window / 2 : PROGRESS;
 	bool exact = p->seq == f->log.stable;
-	bool believed = is_ahead(f, p) ? p->seq - f->log.stable <= offered
+	bool believed = is_beyond_stable(f, p) ? p->seq - f->log.stable <= offered
 				       : f->log.stable - p->seq <= offered + 1;
 	if (!believed ||
-	    p->ack - f->client.ack > window + untold + (exact ? RESTORED_LAG : 0))
+	    p->ack - f->client.ack > window + uncopied + (exact ? RESTORED_LAG : 0))
 		return false;
 	/* RFC 7323 3.2: who agreed on them sends them in each segment. */
 	return !f->server.timestamps || (timestamps && is_later(f->client.tsval, tsval, exact) &&
 					 is_later(f->server.tsval, tsecr, exact));
 }
 
-/* What the client acknowledges, and was not sent by this host, it has from the dead one. */
-static __always_inline void hear_late(struct flow *f, const struct packet *p)
+/* Output that the client acknowledges, and that this host has not sent, is the dead host's. */
+static __always_inline void on_late_ack(struct flow *f, const struct packet *p)
 {
 	if (after(p->ack, f->server.nxt))
-		advance(&f->log.heard, p->ack);
+		advance(&f->log.client_received, p->ack);
 }
 
-/* The client has this of what the dead host said, also behind a hole (RFC 2018). */
-static __always_inline void hear_blocks(struct flow *f, const struct scratch *sc, const struct packet *p,
+/* The client has this of the dead host's output, also behind a gap (RFC 2018). */
+static __always_inline void on_sack_blocks(struct flow *f, const struct scratch *sc, const struct packet *p,
 					const struct options *o)
 {
 	if (!o->sack)
@@ -111,55 +111,55 @@ static __always_inline void hear_blocks(struct flow *f, const struct scratch *sc
 		if (i >= edges || at > TCP_HEADER_MAX - 4)
 			break;
 		__u32 edge = read32(&sc->header.tcp[in_header(at)]);
-		if (after(edge, known) && !after(edge, f->log.reach))
-			advance(&f->log.heard, edge);
+		if (after(edge, known) && !after(edge, f->log.client_wnd_edge))
+			advance(&f->log.client_received, edge);
 	}
 }
 
-/* What a client that was not believed yet has heard, and had room for. Blocks that it sent before, when it was ahead of
- * the record, are as good. */
-static __always_inline void hear_first(struct flow *f, const struct scratch *sc, const struct packet *p,
+/* How far a client that was not believed yet has received, and the right edge of its window. Blocks that it sent before,
+ * when it was ahead of the record, are as good. */
+static __always_inline void on_first_segment(struct flow *f, const struct scratch *sc, const struct packet *p,
 				       const struct options *o)
 {
-	f->log.reach = p->ack + ((__u32)p->window << (f->client.window_scale & 15));
-	if (!after(f->log.heard, p->ack) || after(f->log.heard, f->log.reach))
-		f->log.heard = p->ack;
-	hear_blocks(f, sc, p, o);
+	f->log.client_wnd_edge = p->ack + ((__u32)p->window << (f->client.window_scale & 15));
+	if (!after(f->log.client_received, p->ack) || after(f->log.client_received, f->log.client_wnd_edge))
+		f->log.client_received = p->ack;
+	on_sack_blocks(f, sc, p, o);
 }
 
-/* Does this segment tell what its client has behind a hole, if anything? Blocks do, and so does an acknowledgement without
+/* Does this segment show what its client has behind a gap, if anything? Blocks do, and so does an acknowledgement without
  * them. Some stacks leave blocks out of data that they send again, and of keep-alives. */
-static __always_inline bool tells(const struct flow *f, const struct packet *p, const struct options *o)
+static __always_inline bool shows_gaps(const struct flow *f, const struct packet *p, const struct options *o)
 {
 	bool answers = !sequence_len(p) && !before(p->seq, f->log.stable);
 	return f->server.sack && (answers || (o->sack && o->sack_len > 2));
 }
 
-/* A client that says what is not recorded, and never what it has behind a hole. */
-static __always_inline bool never_tells(const struct flow *f)
+/* A client that sends bytes that are not recorded, and never shows what it has behind a gap. */
+static __always_inline bool never_shows_gaps(const struct flow *f)
 {
-	return f->log.is_doubtful && f->log.restored == RESTORED_SILENT && !f->server.sack;
+	return f->log.is_doubtful && f->log.restored == RESTORED_UNCONFIRMED && !f->server.sack;
 }
 
 /* What becomes of a client that shows that its record is whole; RESTORED_NOT: nothing yet. One without selective
  * acknowledgements can have nothing behind a hole that nobody has recorded if an answer to what it said last has begun, the
  * beginning is recorded, and it has said nothing since. */
-static __always_inline enum restored heard_with(const struct service *s, const struct flow *f,
+static __always_inline enum restored confirmed_state(const struct service *s, const struct flow *f,
 						const struct packet *p, const struct options *o)
 {
-	bool is_told = f->log.stateful || !f->log.is_doubtful || f->log.restored == RESTORED_TOLD;
-	if (is_told || tells(f, p, o))
-		return RESTORED_HEARD;
+	bool needs_no_gaps = f->log.stateful || !f->log.is_doubtful || f->log.restored == RESTORED_GAP_KNOWN;
+	if (needs_no_gaps || shows_gaps(f, p, o))
+		return RESTORED_CONFIRMED;
 	if (f->server.sack || after(p->seq + sequence_len(p), f->log.stable))
-		return RESTORED_UNTOLD;
+		return RESTORED_GAP_UNKNOWN;
 	/* What is recorded, or a keep-alive, does not show what comes behind that. */
 	if (sequence_len(p) || p->seq != f->log.stable)
 		return RESTORED_NOT;
-	return f->verify.head_left < s->verify_head ? RESTORED_HEARD : RESTORED_UNTOLD;
+	return f->verify.head_left < s->verify_head ? RESTORED_CONFIRMED : RESTORED_GAP_UNKNOWN;
 }
 
 /* A segment of the client of a flow that was made anew. True: it shows that the record is whole. */
-static __always_inline bool hear_restored(struct service *s, struct scratch *sc,
+static __always_inline bool on_restored_segment(struct service *s, struct scratch *sc,
 					  const struct flow_key *key, struct flow *f,
 					  const struct packet *p, const struct options *o)
 {
@@ -175,23 +175,23 @@ static __always_inline bool hear_restored(struct service *s, struct scratch *sc,
 	if ((p->flags & (TCP_SYN | TCP_ACK)) != TCP_ACK ||
 	    !is_credible(f, p, o->timestamps, tsval, tsecr))
 		return false;
-	if (is_ahead(f, p) && !f->log.stateful) {
+	if (is_beyond_stable(f, p) && !f->log.stateful) {
 		/* What is not recorded comes again, maybe without blocks. */
-		if (tells(f, p, o)) {
-			hear_first(f, sc, p, o);
-			f->log.restored = RESTORED_TOLD;
-		} else if (never_tells(f)) {
-			hear_first(f, sc, p, o);
-			f->log.restored = RESTORED_UNTOLD;
+		if (shows_gaps(f, p, o)) {
+			on_first_segment(f, sc, p, o);
+			f->log.restored = RESTORED_GAP_KNOWN;
+		} else if (never_shows_gaps(f)) {
+			on_first_segment(f, sc, p, o);
+			f->log.restored = RESTORED_GAP_UNKNOWN;
 			emit_event(s, EVENT_LATE, key, f, 0, 0);
 		}
 		return false;
 	}
-	enum restored heard = heard_with(s, f, p, o);
-	if (heard == RESTORED_NOT)
+	enum restored state = confirmed_state(s, f, p, o);
+	if (state == RESTORED_NOT)
 		return false;
-	hear_first(f, sc, p, o);
-	sent_up_to(f, p->ack);
+	on_first_segment(f, sc, p, o);
+	advance_snd_nxt(f, p->ack);
 	f->client.ack = p->ack;
 	f->client.window = p->window;
 	if (f->server.timestamps) {
@@ -199,19 +199,19 @@ static __always_inline bool hear_restored(struct service *s, struct scratch *sc,
 		f->server.tsval = tsecr;
 		f->log.tsecr = tsval;
 	}
-	f->log.ahead = is_ahead(f, p);
-	f->log.restored = heard;
-	emit_event(s, EVENT_LATE, key, f, 0, 0); /* who has not told all is asked at once */
+	f->log.snd_beyond_stable = is_beyond_stable(f, p);
+	f->log.restored = state;
+	emit_event(s, EVENT_LATE, key, f, 0, 0); /* a client whose gaps are unknown is probed at once */
 	return true;
 }
 
-/* The record is whole, and now its client tells what it has behind a hole, too. */
-static __always_inline void hear_rest(struct service *s, const struct flow_key *key, struct flow *f,
+/* The record is whole, and now its client shows what it has behind a gap, too. */
+static __always_inline void on_gaps_shown(struct service *s, const struct flow_key *key, struct flow *f,
 				      const struct packet *p, const struct options *o)
 {
-	if (f->log.restored != RESTORED_UNTOLD || !tells(f, p, o))
+	if (f->log.restored != RESTORED_GAP_UNKNOWN || !shows_gaps(f, p, o))
 		return;
-	f->log.restored = RESTORED_HEARD;
+	f->log.restored = RESTORED_CONFIRMED;
 	emit_event(s, EVENT_LATE, key, f, 0, 0);
 }
 
@@ -219,12 +219,12 @@ static __always_inline void hear_rest(struct service *s, const struct flow_key *
  * have is known, as of any other flow. */
 static __always_inline void forget_dead_host(struct flow *f)
 {
-	if (after(f->server.nxt, f->log.heard) && !after(f->log.reach, f->server.nxt))
+	if (after(f->server.nxt, f->log.client_received) && !after(f->log.client_wnd_edge, f->server.nxt))
 		f->log.restored = RESTORED_NOT;
 }
 
-/* A SYN for a flow that was made anew: its client had never heard of the connection. */
-static __always_inline bool never_was(const struct flow *f, const struct packet *p)
+/* A SYN for a flow that was made anew: its client never knew the connection. */
+static __always_inline bool is_unknown_to_client(const struct flow *f, const struct packet *p)
 {
-	return is_unheard(f) && p->seq == f->client.isn;
+	return is_unconfirmed(f) && p->seq == f->client.isn;
 }

@@ -22,7 +22,7 @@
 #include "../intf/flow.h"
 #include "../intf/service.h"
 #include "../intf/link.h"
-#include "../intf/note.h"
+#include "../intf/read_cursor.h"
 #include "../intf/event.h"
 #include "../intf/expect.h"
 
@@ -70,7 +70,7 @@ struct {
 	__uint(max_entries, 16384);
 	__type(key, struct flow_key);
 	__type(value, struct flow);
-} embryos SEC(".maps");
+} half_open SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -121,10 +121,10 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, NOTES);
+	__uint(max_entries, READ_CURSORS);
 	__type(key, __u32);
-	__type(value, struct note);
-} notes SEC(".maps");
+	__type(value, struct read_cursor);
+} read_cursors SEC(".maps");
 
 /* TCP headers of the SYN-ACKs that wait for the logger, by connection. */
 struct {
@@ -152,13 +152,13 @@ struct synack {
 	__u32 len;
 };
 
-#define TOLD 8
+#define DUE_SEGMENTS 8
 
 /* Too large for the stack. One packet at a time is handled on a CPU in each direction, but an
  * egress program can be interrupted by the ingress one (softirq): one slot for each. */
 struct scratch {
 	struct header_edit header;
-	struct flow embryo;
+	struct flow half_open;
 	/* One chunk; twice the room, because the verifier does not see that offset and length
 	 * together stay within one. */
 	__u64 replayed[2 * EXPECT_CHUNK / 8];
@@ -169,18 +169,18 @@ struct scratch {
 		__u64 words[SIPHASH_WORDS];
 		__u8 bytes[8 * SIPHASH_WORDS];
 	} frame;
-	/* Whom a datagram of the logger lets be told something: what of its instream is recorded, or that the
-	 * connection exists. As many as LINK_ACKS, and a power of two for the verifier. */
-	struct told {
+	/* Segments to clients that become due by a datagram of the logger: an ACK of recorded bytes, or a SYN-ACK. As many
+	 * as LINK_ACKS, and a power of two for the verifier. */
+	struct due_segment {
 		struct flow_key key;
 		__u64 flow_id;
 		__u32 ack;
 		__u32 ifindex;
-		__u32 opens;
-	} told[TOLD];
-	__u32 told_count;
+		__u32 is_synack;
+	} due[DUE_SEGMENTS];
+	__u32 due_count;
 	struct synack waiting; /* on its way to the map: the stack has no room for it (Linux 6.1) */
-	struct digest said; /* that a segment tells on its way to the logger */
+	struct digest digest; /* of the output, on its way to the logger */
 	__u8 network[ETH_HLEN + 40]; /* link and network header of a packet that we make */
 };
 
@@ -220,8 +220,8 @@ static __always_inline struct service *the_service(void)
 	return bpf_map_lookup_elem(&service, &zero);
 }
 
-/* The client is sent everything before `end`. */
-static __always_inline void sent_up_to(struct flow *f, __u32 end)
+/* The client is sent everything before `end`: SND.NXT (RFC 9293 3.3.1). */
+static __always_inline void advance_snd_nxt(struct flow *f, __u32 end)
 {
 	if (!after(end, f->server.nxt))
 		return;
@@ -252,14 +252,14 @@ static __always_inline bool strays_dropped(struct service *s)
 	return s->recovering && !abandoned(s);
 }
 
-enum way { WAY_IN = 1, WAY_OUT = 2 };
+enum direction { DIRECTION_IN = 1, DIRECTION_OUT = 2 };
 
 /* Has this packet passed a program of ours before, in this direction? The frames of a device that is stacked upon
  * another one (macvlan, ipvlan) pass the programs of both, and a packet must be translated once. The number stays with
  * the packet from device to device. Another service has another mark. */
-static __always_inline bool has_passed(struct __sk_buff *skb, const struct service *s, enum way way)
+static __always_inline bool has_passed(struct __sk_buff *skb, const struct service *s, enum direction direction)
 {
-	__u32 stamp = ((s->mark >> 16 ^ s->mark) & 0xfffc) | way;
+	__u32 stamp = ((s->mark >> 16 ^ s->mark) & 0xfffc) | direction;
 	if (skb->tc_index == stamp)
 		return true;
 	skb->tc_index = stamp;
@@ -294,7 +294,7 @@ static __always_inline bool flow_gated(struct service *s, struct flow *f)
  * rather than serve them without a record meanwhile. */
 static __always_inline bool waits_for_logger(struct service *s)
 {
-	return s->speak_until_ns && !abandoned(s);
+	return s->lease_until_ns && !abandoned(s);
 }
 
 /* Does nothing reach its server socket now? */

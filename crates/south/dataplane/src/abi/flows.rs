@@ -1,14 +1,14 @@
 //! `struct flow`, from the kernel and into it.
 
 use south_model::{
-    ClientHalf, Comparison, Digest, DigestHalf, Flow, LogHalf, Mode, Range, Restored, Said,
+    ClientHalf, Comparison, Digest, DigestHalf, Flow, LogHalf, Mode, Range, Response, Restored,
     ServerHalf, SpliceHalf, UnprotectedReason, VerifyHalf,
 };
 use wire::{FlowId, SeqNumber};
 
 use super::{
     client_half, closing, digest, digest_comparison, digest_half, flow, flow_mode, log_half, range,
-    restored, said, sampling, server_half, splice_half, verify_half,
+    response, restored, sampling, server_half, splice_half, verify_half,
 };
 
 impl From<flow> for Flow {
@@ -55,7 +55,7 @@ impl From<client_half> for ClientHalf {
             window: raw.window,
             window_scale: raw.window_scale,
             reset: raw.reset != 0,
-            spoken: SeqNumber(raw.spoken),
+            response_start: SeqNumber(raw.response_start),
         }
     }
 }
@@ -67,12 +67,12 @@ impl From<server_half> for ServerHalf {
             isn: SeqNumber(raw.isn),
             nxt: SeqNumber(raw.nxt),
             ack: SeqNumber(raw.ack),
-            edge: SeqNumber(raw.edge),
+            rcv_wnd_edge: SeqNumber(raw.rcv_wnd_edge),
             tsval: raw.tsval,
             window_scale: raw.window_scale,
             timestamps: raw.timestamps != 0,
             sack: raw.sack != 0,
-            answered: raw.answered != 0,
+            synack_seen: raw.synack_seen != 0,
         }
     }
 }
@@ -89,9 +89,9 @@ impl From<splice_half> for SpliceHalf {
             nxt: SeqNumber(raw.nxt),
             una: SeqNumber(raw.una),
             ack: SeqNumber(raw.ack),
-            edge: SeqNumber(raw.edge),
+            rcv_wnd_edge: SeqNumber(raw.rcv_wnd_edge),
             window_scale: raw.window_scale,
-            held: raw.held != 0,
+            ack_withheld: raw.ack_withheld != 0,
         }
     }
 }
@@ -103,7 +103,7 @@ impl From<verify_half> for VerifyHalf {
             head_next: SeqNumber(raw.head_next),
             head_left: raw.head_left,
             heads_to: SeqNumber(raw.heads_to),
-            asked: SeqNumber(raw.asked),
+            request_end: SeqNumber(raw.request_end),
             end: SeqNumber(raw.end),
             compared: raw.compared,
             tolerated: raw.tolerated,
@@ -112,10 +112,10 @@ impl From<verify_half> for VerifyHalf {
             diverged_at: SeqNumber(raw.diverged_at),
             ended_early: raw.ended_early != 0,
             by_digest: raw.by_digest != 0,
-            said: match said(u32::from(raw.said)) {
-                said::SAID_ANSWER => Said::Answer,
-                said::SAID_OTHER_PROTOCOL => Said::OtherProtocol,
-                _ => Said::Nothing,
+            response: match response(u32::from(raw.response)) {
+                response::RESPONSE_BEGUN => Response::Begun,
+                response::RESPONSE_OTHER_PROTOCOL => Response::OtherProtocol,
+                _ => Response::None,
             },
         }
     }
@@ -160,8 +160,8 @@ impl From<digest_half> for DigestHalf {
                 digest_comparison::HAS_COMPARED => Comparison::Done,
                 _ => Comparison::None,
             },
-            held: raw.held,
-            told: SeqNumber(raw.told),
+            retransmits: raw.retransmits,
+            link_sent: SeqNumber(raw.link_sent),
         }
     }
 }
@@ -177,40 +177,40 @@ impl From<log_half> for LogHalf {
                 })
                 .collect()
         };
-        let held = raw.held.iter().take(usize::from(raw.held_count));
+        let deferred = raw.deferred.iter().take(usize::from(raw.deferred_count));
         Self {
             counter: raw.counter,
             stable: SeqNumber(raw.stable),
             ack: SeqNumber(raw.ack),
-            edge: SeqNumber(raw.edge),
+            rcv_wnd_edge: SeqNumber(raw.rcv_wnd_edge),
             tsecr: raw.tsecr,
             ifindex: raw.ifindex,
-            told: SeqNumber(raw.told),
+            copied_ack: SeqNumber(raw.copied_ack),
             copied: SeqNumber(raw.copied),
             copied_ns: raw.copied_ns,
-            hasty_ns: raw.hasty_ns,
-            is_noted: raw.note != 0,
-            caught_up: raw.caught_up != 0,
+            early_ack_ns: raw.early_ack_ns,
+            has_read_cursor: raw.read_cursor != 0,
+            all_acked: raw.all_acked != 0,
             ranges: ranges(&raw.ranges, raw.range_count),
             blocks: ranges(&raw.blocks, raw.block_count),
-            held: held.map(|seq| SeqNumber(*seq)).collect(),
+            deferred: deferred.map(|seq| SeqNumber(*seq)).collect(),
             ttl: raw.ttl,
             ece: raw.ece != 0,
             withheld: raw.withheld != 0,
             ended: raw.ended != 0,
             stateful: raw.stateful != 0,
-            ahead: raw.ahead != 0,
-            unfound: raw.unfound != 0,
-            answered: SeqNumber(raw.answered),
-            heard: SeqNumber(raw.heard),
+            snd_beyond_stable: raw.snd_beyond_stable != 0,
+            lookup_missed: raw.lookup_missed != 0,
+            former_ack: SeqNumber(raw.former_ack),
+            client_received: SeqNumber(raw.client_received),
             doubt: (raw.is_doubtful != 0).then_some(SeqNumber(raw.doubt)),
-            lacks: (raw.is_lacking != 0).then_some(SeqNumber(raw.lacks)),
-            reach: SeqNumber(raw.reach),
+            unrecorded_from: (raw.is_unrecorded != 0).then_some(SeqNumber(raw.unrecorded_from)),
+            client_wnd_edge: SeqNumber(raw.client_wnd_edge),
             restored: match restored(u32::from(raw.restored)) {
-                restored::RESTORED_SILENT => Restored::Silent,
-                restored::RESTORED_HEARD => Restored::Heard,
-                restored::RESTORED_TOLD => Restored::Told,
-                restored::RESTORED_UNTOLD => Restored::Untold,
+                restored::RESTORED_UNCONFIRMED => Restored::Unconfirmed,
+                restored::RESTORED_CONFIRMED => Restored::Confirmed,
+                restored::RESTORED_GAP_KNOWN => Restored::GapKnown,
+                restored::RESTORED_GAP_UNKNOWN => Restored::GapUnknown,
                 _ => Restored::Not,
             },
         }
@@ -259,7 +259,7 @@ impl From<&ClientHalf> for client_half {
             window: from.window,
             window_scale: from.window_scale,
             reset: u8::from(from.reset),
-            spoken: from.spoken.0,
+            response_start: from.response_start.0,
         }
     }
 }
@@ -271,12 +271,12 @@ impl From<&ServerHalf> for server_half {
             isn: from.isn.0,
             nxt: from.nxt.0,
             ack: from.ack.0,
-            edge: from.edge.0,
+            rcv_wnd_edge: from.rcv_wnd_edge.0,
             tsval: from.tsval,
             window_scale: from.window_scale,
             timestamps: u8::from(from.timestamps),
             sack: u8::from(from.sack),
-            answered: u8::from(from.answered),
+            synack_seen: u8::from(from.synack_seen),
         }
     }
 }
@@ -288,7 +288,7 @@ impl From<&VerifyHalf> for verify_half {
             head_next: from.head_next.0,
             head_left: from.head_left,
             heads_to: from.heads_to.0,
-            asked: from.asked.0,
+            request_end: from.request_end.0,
             ..Default::default()
         }
     }
@@ -299,24 +299,26 @@ impl From<&LogHalf> for log_half {
         Self {
             stable: from.stable.0,
             ack: from.ack.0,
-            edge: from.edge.0,
-            told: from.told.0,
-            answered: from.answered.0,
-            heard: from.heard.0,
+            rcv_wnd_edge: from.rcv_wnd_edge.0,
+            copied_ack: from.copied_ack.0,
+            former_ack: from.former_ack.0,
+            client_received: from.client_received.0,
             doubt: from.doubt.map_or(0, |doubt| doubt.0),
             is_doubtful: u8::from(from.doubt.is_some()),
-            is_lacking: u8::from(from.lacks.is_some()),
-            lacks: from.lacks.map_or(0, |lacks| lacks.0),
-            reach: from.reach.0,
+            is_unrecorded: u8::from(from.unrecorded_from.is_some()),
+            unrecorded_from: from
+                .unrecorded_from
+                .map_or(0, |unrecorded_from| unrecorded_from.0),
+            client_wnd_edge: from.client_wnd_edge.0,
             stateful: u8::from(from.stateful),
-            ahead: u8::from(from.ahead),
-            unfound: u8::from(from.unfound),
+            snd_beyond_stable: u8::from(from.snd_beyond_stable),
+            lookup_missed: u8::from(from.lookup_missed),
             restored: byte(match from.restored {
                 Restored::Not => restored::RESTORED_NOT.0,
-                Restored::Silent => restored::RESTORED_SILENT.0,
-                Restored::Heard => restored::RESTORED_HEARD.0,
-                Restored::Told => restored::RESTORED_TOLD.0,
-                Restored::Untold => restored::RESTORED_UNTOLD.0,
+                Restored::Unconfirmed => restored::RESTORED_UNCONFIRMED.0,
+                Restored::Confirmed => restored::RESTORED_CONFIRMED.0,
+                Restored::GapKnown => restored::RESTORED_GAP_KNOWN.0,
+                Restored::GapUnknown => restored::RESTORED_GAP_UNKNOWN.0,
             }),
             ..Default::default()
         }

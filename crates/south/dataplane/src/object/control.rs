@@ -165,24 +165,28 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// The client was sent what `said` is of by another host; `turn` is of what a replay leaves out. Of a flow that was
-    /// restored, and has not been spliced since; else nothing changes.
+    /// Another host's output to the client has the digest `acked`; `turn` is of the output before the part that a
+    /// replay repeats. Of a flow that was restored, and has not been spliced since; else nothing changes.
     ///
     /// # Errors
     /// The flow with this number is gone (`ENOENT`).
-    pub fn said_before(
+    pub fn inherit_digest(
         &self,
         key: FlowKey,
         flow: FlowId,
-        said: Digest,
+        acked: Digest,
         turn: Digest,
     ) -> Result<(), DataplaneError> {
-        self.control("tell what was said", abi::control_op::CONTROL_SAID, |c| {
-            c.key = key.into();
-            c.flow_id = flow.0;
-            c.digest = said.into();
-            c.turn = turn.into();
-        })
+        self.control(
+            "inherit the digest of another host",
+            abi::control_op::CONTROL_INHERIT_DIGEST,
+            |c| {
+                c.key = key.into();
+                c.flow_id = flow.0;
+                c.digest = acked.into();
+                c.turn = turn.into();
+            },
+        )
         .map(drop)
     }
 

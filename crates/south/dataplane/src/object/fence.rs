@@ -37,18 +37,18 @@ impl Dataplane {
 }
 
 impl Fence {
-    /// Until when the service may speak, as time since the host was booted (`CLOCK_BOOTTIME`): from then
+    /// Until when the service may send, as time since the host was booted (`CLOCK_BOOTTIME`): from then
     /// on nothing of it leaves. `None`: no lease is needed.
     ///
     /// # Errors
     /// The control program cannot be run.
-    pub fn speak_until(&self, end: Option<Duration>) -> Result<(), DataplaneError> {
+    pub fn set_lease(&self, end: Option<Duration>) -> Result<(), DataplaneError> {
         // 0 is no end; any other time so early is over.
         let end = end.map_or(0, |end| {
             u64::try_from(end.as_nanos()).unwrap_or(u64::MAX).max(1)
         });
         let mut request = abi::control {
-            op: abi::control_op::CONTROL_SPEAK.0,
+            op: abi::control_op::CONTROL_LEASE.0,
             argument: end,
             ..Default::default()
         };

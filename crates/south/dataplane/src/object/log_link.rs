@@ -105,11 +105,11 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// Where processes of a server with state say how far they have noted what they read (`notes.h`): a map that they
-    /// are to map into their memory.
+    /// The read cursors of a server with state (`read_cursors.h`): a map that its processes are to map into their
+    /// memory.
     #[must_use]
-    pub fn notes(&self) -> BorrowedFd<'_> {
-        self.maps.notes.as_fd()
+    pub fn read_cursors(&self) -> BorrowedFd<'_> {
+        self.maps.read_cursors.as_fd()
     }
 
     /// Record a flow again that had lost its logger, from the client's next turn on.

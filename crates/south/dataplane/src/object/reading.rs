@@ -138,7 +138,7 @@ counters! {
     /// Packets dropped because the lease was over.
     fenced = COUNT_FENCED,
     /// Segments of which the logger got no copy: their server notes what it reads.
-    mirror_skipped = COUNT_LEFT_TO_NOTES,
+    mirror_skipped = COUNT_MIRROR_SKIPPED,
     /// Replayed segments that waited for what is compared behind them.
     replay_held = COUNT_REPLAY_HELD,
     /// Connections of which only samples are digested from then on: their server speaks too fast.

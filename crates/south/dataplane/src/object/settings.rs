@@ -41,9 +41,9 @@ pub struct Settings {
     pub max_flows: u32,
     /// The record is kept at the other end of a log link ([`Dataplane::set_link`]).
     pub link: bool,
-    /// The server has state, and its processes say what they have noted ([`Dataplane::notes`]). If no more segments
+    /// The server has state, and its processes advance read cursors ([`Dataplane::read_cursors`]). If no more segments
     /// come in a tenth of a second, no copy for the logger is left out.
-    pub notes: Option<u32>,
+    pub read_cursors: Option<u32>,
 }
 
 impl Dataplane {
@@ -65,8 +65,8 @@ impl Dataplane {
             incarnation: 1,
             next_flow_id: 1,
             link: u8::from(settings.link),
-            notes: u8::from(settings.notes.is_some()),
-            spare_copies: settings.notes.unwrap_or(0),
+            read_cursors: u8::from(settings.read_cursors.is_some()),
+            spare_copies: settings.read_cursors.unwrap_or(0),
             digests: u8::from(settings.digests.is_some()),
             digest_rate: settings.digests.as_ref().map_or(0, |digests| digests.rate),
             ..Default::default()

@@ -45,14 +45,14 @@ fn what_is_meant_for_an_earlier_connection_is_refused() {
 #[test]
 fn an_abandoned_flow_is_forgotten_and_recorded_as_evicted() {
     let mut both = Both::new().open();
-    both.notes();
+    both.frames();
     let key = both.key;
     assert!(both.abandon(key));
-    let [note] = &both.notes()[..] else {
+    let [frame] = &both.frames()[..] else {
         panic!("one frame")
     };
     assert_eq!(
-        (note.kind, note.flow_id),
+        (frame.kind, frame.flow_id),
         (FrameKind::Closed(CloseReason::Evicted), 1)
     );
     assert_eq!(
@@ -69,7 +69,7 @@ fn an_abandoned_flow_is_forgotten_and_recorded_as_evicted() {
 #[test]
 fn an_unprotected_flow_is_recorded_no_more() {
     let mut both = Both::new().open();
-    both.notes();
+    both.frames();
     let key = both.key;
     assert!(both.unprotect(key, UnprotectedReason::ConnectionLimit));
     both.client(
@@ -82,7 +82,7 @@ fn an_unprotected_flow_is_recorded_no_more() {
             .timestamps(901, 12)
             .payload(b"y"),
     );
-    assert!(both.notes().is_empty());
+    assert!(both.frames().is_empty());
     assert_eq!(
         both.flow().unprotected,
         Some(UnprotectedReason::ConnectionLimit)
@@ -98,7 +98,7 @@ fn a_barrier_comes_after_what_was_recorded_before() {
             .payload(b"x"),
     );
     assert!(both.barrier(0x1234_5678_9abc_def0));
-    let kinds: Vec<FrameKind> = both.notes().iter().map(|note| note.kind).collect();
+    let kinds: Vec<FrameKind> = both.frames().iter().map(|frame| frame.kind).collect();
     let barrier = FrameKind::Barrier {
         token: 0x1234_5678_9abc_def0,
     };

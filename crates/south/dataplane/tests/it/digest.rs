@@ -132,9 +132,12 @@ fn asks_twice(both: &mut Both, first: usize) {
 }
 
 fn told(both: &mut Both) -> Vec<Digest> {
-    let notes = both.notes();
-    let digests = notes.iter().filter(|note| note.kind == FrameKind::Digest);
-    let read = |note: &Note| Digest::from_bytes(note.packet[..].try_into().expect("a digest"));
+    let frames = both.frames();
+    let digests = frames
+        .iter()
+        .filter(|frame| frame.kind == FrameKind::Digest);
+    let read =
+        |frame: &RingFrame| Digest::from_bytes(frame.packet[..].try_into().expect("a digest"));
     digests.map(read).collect()
 }
 

@@ -105,7 +105,7 @@ fn without_a_flow_only_a_gate_or_a_recovery_stops_a_packet() {
 }
 
 #[test]
-fn the_embryo_of_a_dead_server_says_nothing_more() {
+fn half_open_connection_of_dead_server_is_silent() {
     let mut both = Both::new();
     both.client(both.syn());
     both.server(both.syn_ack());
@@ -121,7 +121,7 @@ fn the_embryo_of_a_dead_server_says_nothing_more() {
 }
 
 #[test]
-fn the_first_server_is_noted() {
+fn first_server_is_observed() {
     for (c, s) in [(1000, 5000), (u32::MAX - 2, u32::MAX - 2)] {
         let mut both = Both::numbered(c, s, false).open();
         let (c, s) = (both.c + 1, both.s + 1);
@@ -134,12 +134,12 @@ fn the_first_server_is_noted() {
         let server = both.flow().server;
         assert_eq!((server.nxt, server.ack, server.tsval), (s + 5, c + 5, 905));
         assert_eq!(
-            server.edge,
+            server.rcv_wnd_edge,
             c + 60_000,
             "the offer of the SYN-ACK was larger"
         );
         both.server(segment(s, c + 5).timestamps(905, 11).window(2000));
-        assert_eq!(both.flow().server.edge, c + 5 + 2000 * 128);
+        assert_eq!(both.flow().server.rcv_wnd_edge, c + 5 + 2000 * 128);
         both.server(segment(s, c).timestamps(906, 11).window(1).payload(b"hel"));
         let server = both.flow().server;
         assert_eq!(
@@ -159,12 +159,12 @@ fn the_first_server_is_noted() {
 #[test]
 fn a_syn_ack_sent_again_has_no_scaled_window() {
     let mut both = Both::new().open();
-    let edge = both.flow().server.edge;
+    let edge = both.flow().server.rcv_wnd_edge;
     assert_eq!(both.server(both.syn_ack()).verdict, Next);
-    assert_eq!(both.flow().server.edge, edge, "RFC 7323 2.2");
+    assert_eq!(both.flow().server.rcv_wnd_edge, edge, "RFC 7323 2.2");
 }
 
-/// As the kernel does for a moment, see `is_unfound`.
+/// As the kernel does for a moment, see `is_lookup_race`.
 #[test]
 fn who_is_there_and_was_not_found_is_not_reset() {
     for v6 in [false, true] {

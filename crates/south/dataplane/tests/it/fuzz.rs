@@ -68,7 +68,7 @@ struct World<'k> {
     which: usize,
     /// How often a client was heard of whose connection was restored, or needed to be no more.
     heard: u32,
-    /// How many segments were left to notes.
+    /// How many segments were not mirrored.
     left: u64,
 }
 
@@ -109,7 +109,7 @@ impl World<'_> {
             }
             Step::Client(sent) => {
                 let flow = self.known().unwrap_or_default();
-                let known = flow.server.answered;
+                let known = flow.server.synack_seen;
                 let (seq, ack) = if known {
                     (flow.client.nxt, flow.server.nxt)
                 } else {
@@ -121,11 +121,11 @@ impl World<'_> {
             Step::Server(sent) => {
                 let flow = self.known().unwrap_or_default();
                 let (seq, delta) = match flow.mode {
-                    Mode::Observed if flow.server.answered => (flow.server.nxt, 0),
+                    Mode::Observed if flow.server.synack_seen => (flow.server.nxt, 0),
                     Mode::Observed => (s + 1, 0),
                     _ => (flow.splice.nxt, flow.splice.delta_seq),
                 };
-                let ack = if flow.server.answered {
+                let ack = if flow.server.synack_seen {
                     flow.client.nxt
                 } else {
                     c + 1
@@ -208,7 +208,7 @@ impl World<'_> {
         }
     }
 
-    /// Of the first server for an embryo, of a later one for a flow.
+    /// Of the first server for a half-open connection, of a later one for a flow.
     fn syn_ack(&mut self, which: usize, options: &[u8], window: u16) {
         let (seq, ack) = match self.known() {
             Some(flow) if flow.mode != Mode::Observed => {
@@ -252,7 +252,7 @@ impl World<'_> {
         };
         let out = self.both.ingress(spec.packet(client, server));
         self.both.copies();
-        self.both.notes();
+        self.both.frames();
         self.both.events();
         drop(out);
     }
@@ -351,7 +351,7 @@ fn agree_on_any_history(
         }
         if link.is_some() {
             *reached.borrow_mut().entry("restored").or_insert(0) += u64::from(world.heard);
-            *reached.borrow_mut().entry("left to notes").or_insert(0) += world.left;
+            *reached.borrow_mut().entry("mirror skipped").or_insert(0) += world.left;
         }
         Ok(())
     };

@@ -77,8 +77,8 @@ fn a_handshake_makes_a_flow() {
                     flow.client.window_scale,
                     if bare { 0 } else { CLIENT_SCALE }
                 );
-                assert_eq!(both.kernel.embryos(), 0);
-                assert_eq!(both.notes().len(), 1, "opened");
+                assert_eq!(both.kernel.half_open(), 0);
+                assert_eq!(both.frames().len(), 1, "opened");
             }
         }
     }
@@ -126,7 +126,7 @@ fn an_authenticated_syn_is_left_alone() {
             (out.verdict, out.segment().option_bytes()),
             (Next, &options[..])
         );
-        assert_eq!((both.kernel.embryos(), both.counted("untracked")), (0, 1));
+        assert_eq!((both.kernel.half_open(), both.counted("untracked")), (0, 1));
     }
 }
 
@@ -164,7 +164,7 @@ fn the_servers_tcp_says_which_connection_a_syn_for_known_ends_is_of() {
         let earlier = both.flow().clone();
         (both.c, both.s) = (both.c + 12_345, both.s + 54_321);
         assert_eq!(both.client(both.syn()).verdict, Next);
-        assert_eq!((both.flow(), both.kernel.embryos()), (&earlier, 1));
+        assert_eq!((both.flow(), both.kernel.half_open()), (&earlier, 1));
         let challenge = segment(earlier.splice.nxt, earlier.client.isn + 1);
         both.server(challenge); // RFC 5961 4.2
         assert_eq!(both.flow().id, earlier.id);
@@ -230,7 +230,7 @@ fn what_an_earlier_life_has_answered_is_not_answered_again_while_that_is_recover
 }
 
 #[test]
-fn what_does_not_complete_a_handshake_hatches_nothing() {
+fn incomplete_handshake_promotes_no_flow() {
     let right = segment(SeqNumber(1001), SeqNumber(5001));
     let wrong = [
         right.clone().flags(RST),
@@ -278,7 +278,7 @@ fn what_does_not_complete_a_handshake_hatches_nothing() {
             .payload(b"data"),
         );
         assert_eq!(both.flow().client.nxt, right.seq + 9);
-        assert_eq!(both.notes().len(), 2, "opened, instream");
+        assert_eq!(both.frames().len(), 2, "opened, instream");
     }
 }
 
@@ -384,13 +384,13 @@ fn a_client_is_believed_as_its_servers_tcp_would_believe_it() {
 fn what_was_acknowledged_before_is_not_recorded_again() {
     let mut both = Both::new().open();
     let (c, s) = (both.c + 1, both.s + 1);
-    both.notes();
+    both.frames();
     both.client(segment(c, s).timestamps(12, 900).payload(b"hello"));
     both.server(segment(s, c + 5).timestamps(901, 12));
     both.client(segment(c, s).timestamps(13, 900).payload(b"hello"));
-    assert_eq!(both.notes().len(), 1);
+    assert_eq!(both.frames().len(), 1);
     both.client(segment(c, s).timestamps(14, 900).payload(b"hello!"));
-    assert_eq!(both.notes().len(), 1, "a new byte");
+    assert_eq!(both.frames().len(), 1, "a new byte");
 }
 
 #[test]
@@ -399,11 +399,11 @@ fn at_the_gate_a_client_is_still_heard() {
         let mut both = Both::numbered(1000, 5000, v6).open();
         let (c, s) = (both.c + 1, both.s + 1);
         both.server(segment(s, c).timestamps(901, 11).payload(b"answer"));
-        both.notes();
+        both.frames();
         both.gate();
         let out = both.client(segment(c, s + 6).timestamps(13, 901).payload(b"more"));
         assert_eq!(
-            (out.verdict, both.notes().len()),
+            (out.verdict, both.frames().len()),
             (DROP, 1),
             "the replay brings it along"
         );
@@ -484,13 +484,13 @@ fn padding_of_the_link_is_no_payload() {
     let spec = segment(both.c + 1, both.s + 1).payload(b"abc");
     let mut packet = spec.packet(both.key.client(), both.key.server());
     packet.bytes.extend([0xee; 9]);
-    both.notes();
+    both.frames();
     assert_eq!(both.ingress(packet).verdict, Next);
     assert_eq!(both.flow().client.nxt, both.c + 4);
-    let [note] = &both.notes()[..] else {
+    let [frame] = &both.frames()[..] else {
         panic!("one frame")
     };
-    assert_eq!(note.packet.len(), 43);
+    assert_eq!(frame.packet.len(), 43);
     assert_eq!(
         spec.packet(both.key.client(), both.key.server()).checksum,
         ChecksumMode::Full

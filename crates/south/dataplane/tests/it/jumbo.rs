@@ -12,31 +12,31 @@ fn opened() -> Both {
 }
 
 #[test]
-fn the_servers_super_segment_is_noted_so_what_answers_it_is_recorded() {
+fn super_segment_of_server_is_observed() {
     let mut both = opened();
     let (c, s) = (both.c + 1, both.s + 1);
     let out = both.server(segment(s, c).timestamps(901, 11).payload(b"long").jumbo());
     assert_eq!((out.verdict, both.flow().server.nxt), (Next, s + 4));
     assert_eq!(both.counted("heads"), 1);
-    both.notes();
+    both.frames();
     let answer = segment(c, s + 4).timestamps(12, 901).payload(b"data");
     assert_eq!(both.client(answer).verdict, Next);
-    assert_eq!(both.notes().len(), 1, "acknowledges what was sent");
+    assert_eq!(both.frames().len(), 1, "acknowledges what was sent");
 }
 
 #[test]
 fn the_clients_super_segment_is_recorded_whole() {
     let mut both = opened();
-    both.notes();
+    both.frames();
     let spec = segment(both.c + 1, both.s + 1).timestamps(12, 900);
     let spec = spec.payload(&[7; 3000]).jumbo();
     let packet = spec.packet(both.key.client(), both.key.server());
     assert_eq!(both.ingress(packet.clone()).verdict, Next);
-    let [note] = &both.notes()[..] else {
+    let [frame] = &both.frames()[..] else {
         panic!("one frame")
     };
-    assert_eq!(note.packet, packet.bytes);
-    assert_eq!(note.packet_len, length(&packet.bytes));
+    assert_eq!(frame.packet, packet.bytes);
+    assert_eq!(frame.packet_len, length(&packet.bytes));
     assert_eq!(both.flow().client.nxt, both.c + 3001);
 }
 

@@ -386,12 +386,12 @@ fn what_a_living_server_closes_passes_the_gate() {
         let ack = segment(t.both.c + 1, t.both.s + 2).timestamps(12, 901);
         assert_eq!(t.both.client(ack).verdict, Next);
         t.both.new_incarnation();
-        t.both.notes();
+        t.both.frames();
         t.client = None;
         t.wait("closed", |flow| flow.is_none());
         t.becomes(&[SocketState::Close]);
-        let notes = t.both.notes();
-        let kinds: Vec<FrameKind> = notes.iter().map(|note| note.kind).collect();
+        let frames = t.both.frames();
+        let kinds: Vec<FrameKind> = frames.iter().map(|frame| frame.kind).collect();
         assert_eq!(kinds, [FrameKind::Closed(CloseReason::Finished)]);
     }
 }
@@ -508,13 +508,13 @@ fn a_spliced_connection_that_is_closed_is_kept_until_it_is_swept_or_its_ports_ar
         for sweep in [true, false] {
             let mut t = Connected::new(ip);
             t.both.splice(t.both.s + 1000);
-            t.both.notes();
+            t.both.frames();
             (t.client, t.server) = (None, None);
             t.wait("closed", |flow| {
                 flow.is_some_and(|flow| flow.closed_ns != 0)
             });
             t.becomes(&[SocketState::LastAck, SocketState::Close]);
-            assert_eq!(t.both.notes().len(), 1, "closed");
+            assert_eq!(t.both.frames().len(), 1, "closed");
             let late = segment(t.both.c + 1, t.both.s + 1).timestamps(12, 905);
             assert_eq!(
                 t.both.client(late).segment().ack(),
@@ -528,9 +528,9 @@ fn a_spliced_connection_that_is_closed_is_kept_until_it_is_swept_or_its_ports_ar
                 assert_eq!(t.both.sweep(), 1);
             } else {
                 assert_eq!(t.both.client(t.both.syn()).verdict, Next);
-                let notes = t.both.notes();
-                assert_eq!(notes[0].kind, FrameKind::Closed(CloseReason::Evicted));
-                assert_eq!(t.both.kernel.embryos(), 1);
+                let frames = t.both.frames();
+                assert_eq!(frames[0].kind, FrameKind::Closed(CloseReason::Evicted));
+                assert_eq!(t.both.kernel.half_open(), 1);
             }
             assert_eq!(t.both.model.flows().count(), 0);
         }

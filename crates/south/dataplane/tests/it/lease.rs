@@ -123,9 +123,9 @@ fn a_lease_counts_from_the_boot_of_the_host() {
     let data = data.packet(both.key.server(), both.key.client());
     for (end, verdict) in [(now, WITHHELD), (now + hour, Next)] {
         let fence = both.kernel.plane().fence().expect("it is there");
-        fence.speak_until(Some(end)).expect("it runs");
+        fence.set_lease(Some(end)).expect("it runs");
         let passes = verdict == Next;
-        both.happened(|model, _| model.speak_until(Some(if passes { u64::MAX } else { 0 })));
+        both.happened(|model, _| model.set_lease(Some(if passes { u64::MAX } else { 0 })));
         assert_eq!(both.egress(data.clone()).verdict, verdict);
     }
 }

@@ -1,14 +1,14 @@
 //! The log link: what goes to the logger, and what its word does.
 
-mod again;
 mod clamp;
 mod detour;
 mod heads;
 mod keys;
 mod lease;
-mod notes;
+mod output_digest;
+mod read_cursors;
 pub(crate) mod restored;
-mod said;
+mod retransmissions;
 
 use protocol::link::{
     Ack, KeySet, KeySlot, LinkKey, LinkKeys, Open, Probe, ProbeKind, SegmentKind, SegmentView,
@@ -179,7 +179,10 @@ impl Linked {
         let third = segment(self.both.c + 1, self.both.s + 1).timestamps(11, 900);
         assert_eq!(self.both.client(third).verdict, Verdict::Next);
         assert_eq!(self.both.flow().id, FlowId(1));
-        assert!(self.both.notes().is_empty(), "the ring holds no handshakes");
+        assert!(
+            self.both.frames().is_empty(),
+            "the ring holds no handshakes"
+        );
         let copies = self.both.copies();
         let payload = self.payload(&copies[0]);
         let view = SegmentView::parse(&payload).unwrap();

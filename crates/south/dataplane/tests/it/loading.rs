@@ -20,7 +20,7 @@ fn refused(settings: &Settings) -> DataplaneError {
 /// In the headers that both languages share.
 fn defined(name: &str) -> Option<usize> {
     let headers = [
-        include_str!("../../bpf/intf/note.h"),
+        include_str!("../../bpf/intf/read_cursor.h"),
         include_str!("../../bpf/intf/service.h"),
     ];
     let mut lines = headers.iter().flat_map(|header| header.lines());
@@ -35,18 +35,18 @@ fn the_layout_has_one_version_and_room_for_so_many_addresses() {
 }
 
 #[test]
-fn notes_are_the_same_to_those_who_write_and_who_read_them() {
-    assert_eq!(defined("NOTES "), Some(READ_CURSORS));
-    assert_eq!(defined("NOTE_PROBES "), Some(READ_CURSOR_PROBES));
-    for (notes, most) in [(Some(0), READ_CURSORS), (None, 1)] {
+fn read_cursors_have_one_layout_for_processes_and_programs() {
+    assert_eq!(defined("READ_CURSORS "), Some(READ_CURSORS));
+    assert_eq!(defined("READ_CURSOR_PROBES "), Some(READ_CURSOR_PROBES));
+    for (read_cursors, most) in [(Some(0), READ_CURSORS), (None, 1)] {
         let place = Pinned::nowhere_else();
         let settings = Settings {
             link: true,
-            notes,
+            read_cursors,
             ..settings()
         };
         let _kernel = Kernel::pinned(&settings, &place);
-        let table = MapHandle::from_pinned_path(place.pins.pin("notes")).expect("pinned");
+        let table = MapHandle::from_pinned_path(place.pins.pin("read_cursors")).expect("pinned");
         assert_eq!(table.value_size() as usize, size_of::<ReadCursor>());
         assert_eq!(table.max_entries() as usize, most);
     }

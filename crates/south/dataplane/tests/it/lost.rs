@@ -14,7 +14,7 @@ fn fill(kernel: &Kernel) {
         id: FlowId(99),
         incarnation: 1,
         log: LogHalf {
-            restored: Restored::Silent,
+            restored: Restored::Unconfirmed,
             ..LogHalf::default()
         },
         ..Flow::default()

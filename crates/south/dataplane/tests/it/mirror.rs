@@ -29,16 +29,19 @@ fn a_frame_is_the_packet_in_a_record_of_one_of_few_sizes() {
         (3000, slice),
     ] {
         let mut both = Both::new().open();
-        both.notes();
+        both.frames();
         let packet = client_data(&both, len);
         assert_eq!(both.ingress(packet.clone()).verdict, Next);
-        let [note] = &both.notes()[..] else {
+        let [frame] = &both.frames()[..] else {
             panic!("one frame")
         };
-        assert_eq!((note.kind, note.flow_id), (FrameKind::Instream, 1));
-        assert_eq!(note.packet, packet.bytes);
-        assert_eq!(note.room, FRAME_HEADER + room, "{len}");
-        assert_eq!((note.server_nxt, note.server_ack), (both.s + 1, both.c + 1));
+        assert_eq!((frame.kind, frame.flow_id), (FrameKind::Instream, 1));
+        assert_eq!(frame.packet, packet.bytes);
+        assert_eq!(frame.room, FRAME_HEADER + room, "{len}");
+        assert_eq!(
+            (frame.server_nxt, frame.server_ack),
+            (both.s + 1, both.c + 1)
+        );
     }
 }
 
@@ -72,16 +75,16 @@ fn packets_of_several_segments_are_recorded_whole() {
     println!("largest packet of this kernel's test run, of those tried: {largest}");
     for v6 in [false, true] {
         let mut both = Both::numbered(1000, 5000, v6).open();
-        both.notes();
+        both.frames();
         let packet = client_data(&both, largest);
         assert_eq!(both.ingress(packet.clone()).verdict, Next);
-        let [note] = &both.notes()[..] else {
+        let [frame] = &both.frames()[..] else {
             panic!("one frame")
         };
-        assert_eq!(note.packet, packet.bytes);
+        assert_eq!(frame.packet, packet.bytes);
         assert_eq!(packet.checksum, ChecksumMode::Full);
         let slices = packet.bytes.len().div_ceil(4096);
-        assert_eq!(note.room, FRAME_HEADER + slices * 4096);
+        assert_eq!(frame.room, FRAME_HEADER + slices * 4096);
     }
 }
 
@@ -120,13 +123,13 @@ fn what_finds_no_room_is_not_delivered_until_there_is_some() {
     assert!(!both.barrier(3), "ENOSPC");
     assert_eq!(both.flow().unprotected, None);
     both.resume_logger();
-    both.notes();
+    both.frames();
     assert_eq!(
         both.client(data(sent)).verdict,
         Next,
         "the client sends it again"
     );
-    assert_eq!(both.notes().len(), 1);
+    assert_eq!(both.frames().len(), 1);
 }
 
 #[test]
@@ -146,11 +149,11 @@ fn when_nobody_will_ever_read_the_connection_goes_on_unprotected() {
         "{events:?}"
     );
     both.resume_logger();
-    both.notes();
+    both.frames();
     both.heartbeat();
     assert_eq!(both.client(data(3000)).verdict, Next);
     both.server(segment(s, c).timestamps(901, 12).payload(b"answer"));
-    assert!(both.notes().is_empty(), "nothing more is recorded");
+    assert!(both.frames().is_empty(), "nothing more is recorded");
 }
 
 /// A connection that is answered, and a ring without room.
@@ -175,10 +178,10 @@ fn a_handshake_whose_opening_finds_no_room_is_completed_later() {
     assert_eq!(both.model.flows().count(), 0);
     assert_eq!(both.counted("mirror_full"), 1);
     both.resume_logger();
-    both.notes();
+    both.frames();
     assert_eq!(both.client(third).verdict, Next);
     assert_eq!(both.flow().unprotected, None);
-    let [opened] = &both.notes()[..] else {
+    let [opened] = &both.frames()[..] else {
         panic!("one frame")
     };
     assert!(matches!(opened.kind, FrameKind::Opened { .. }));
@@ -203,13 +206,13 @@ fn the_head_of_each_turn_is_recorded() {
         let mut both = both.open();
         let (c, s) = (both.c + 1, both.s + 1);
         let head = |both: &mut Both| -> Vec<(FrameKind, u32, usize)> {
-            let notes = both.notes();
-            notes
+            let frames = both.frames();
+            frames
                 .iter()
                 .map(|n| (n.kind, n.packet_len, n.packet.len()))
                 .collect()
         };
-        both.notes();
+        both.frames();
         let headers = if v6 { 40 + 32 } else { HEADERS };
         let whole = |payload: usize| u32::try_from(headers + payload).unwrap();
         // A server may speak first.
@@ -225,11 +228,11 @@ fn the_head_of_each_turn_is_recorded() {
         assert_eq!(head(&mut both), []);
         // The client has not heard everything: it does not begin a turn.
         both.client(segment(c, s + 9).timestamps(12, 901).payload(b"x"));
-        both.notes();
+        both.frames();
         both.server(segment(s + 15, c + 1).timestamps(901, 12).payload(b"ghi"));
         assert_eq!(head(&mut both), []);
         both.client(segment(c + 1, s + 18).timestamps(12, 901).payload(b"y"));
-        both.notes();
+        both.frames();
         both.server(segment(s + 18, c + 2).timestamps(901, 12).payload(b"jkl"));
         assert_eq!(
             head(&mut both),
@@ -251,16 +254,16 @@ fn after_a_splice_the_head_is_recorded_as_the_client_sees_it() {
     let s2 = both.s + 70_000;
     both.splice(s2);
     both.client(segment(c, s).timestamps(12, 900).payload(b"more"));
-    both.notes();
+    both.frames();
     let out = both.server(segment(s2 + 1, c + 4).timestamps(80, 12).payload(b"answer"));
-    let [note] = &both.notes()[..] else {
+    let [frame] = &both.frames()[..] else {
         panic!("one frame")
     };
     assert_eq!(
-        (note.kind, &note.packet),
+        (frame.kind, &frame.packet),
         (begun(s, c + 4), &out.packet.bytes)
     );
-    assert_eq!(note.server_nxt, s + 6);
+    assert_eq!(frame.server_nxt, s + 6);
 }
 
 #[test]
@@ -272,18 +275,18 @@ fn a_head_begins_where_its_turn_does_whatever_a_segment_holds_before_it() {
     both.client(segment(c, s + 3).timestamps(12, 901).payload(b"more"));
     let s2 = both.s + 70_000;
     both.splice(s2);
-    both.notes();
+    both.frames();
     // The new one has both answers in its send queue, and TCP makes one segment of them.
     let out = both.server(segment(s2 + 2, c + 4).timestamps(80, 12).payload(b"netwo"));
-    let [note] = &both.notes()[..] else {
+    let [frame] = &both.frames()[..] else {
         panic!("one frame")
     };
     let kind = begun(s + 3, c + 4);
-    assert_eq!((note.kind, &note.packet), (kind, &out.packet.bytes));
+    assert_eq!((frame.kind, &frame.packet), (kind, &out.packet.bytes));
     // What is said again does not use the head up.
     both.server(segment(s2 + 4, c + 4).timestamps(80, 12).payload(b"two"));
-    assert_eq!(both.notes(), []);
+    assert_eq!(both.frames(), []);
     both.server(segment(s2 + 7, c + 4).timestamps(80, 12).payload(b"!"));
-    let kinds: Vec<_> = both.notes().iter().map(|note| note.kind).collect();
+    let kinds: Vec<_> = both.frames().iter().map(|frame| frame.kind).collect();
     assert_eq!(kinds, [begun(s + 6, c + 4)]);
 }

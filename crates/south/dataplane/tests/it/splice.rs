@@ -244,7 +244,7 @@ fn a_client_that_has_more_than_the_new_server_said_acknowledges_what_it_said() {
         let out = both.client(segment(c, s + 100).timestamps(13, 901));
         assert_eq!((out.verdict, out.segment().ack()), (Next, s2 + 1));
         // What we replay in its name takes the same way, and is not recorded.
-        both.notes();
+        both.frames();
         let replayed = segment(c, s + 100).timestamps(13, 901).payload(b"again");
         let turned = both.server(replayed.clone().mark(MARK + MARK_CLIENT_SPACE));
         assert_eq!(turned.verdict, RedirectIngress);
@@ -253,7 +253,7 @@ fn a_client_that_has_more_than_the_new_server_said_acknowledges_what_it_said() {
             (out.verdict, out.segment().ack(), out.packet.mark),
             (Next, s2 + 1, 0)
         );
-        assert!(both.notes().is_empty());
+        assert!(both.frames().is_empty());
     });
 }
 
@@ -265,7 +265,7 @@ fn behind(both: Both, s2: SeqNumber, told: u32) -> Both {
     let acknowledged = segment(both.s + 1, both.c + 1 + told);
     both.server(acknowledged.window(1_000).timestamps(901, 11));
     both.splice(s2);
-    assert_eq!(both.flow().splice.edge, both.c + 50_001);
+    assert_eq!(both.flow().splice.rcv_wnd_edge, both.c + 50_001);
     both
 }
 
@@ -309,7 +309,7 @@ fn payload_beyond_window_of_new_server_is_dropped() {
         // The new server has received all that the earlier server acknowledged, and has no more room.
         both.server(segment(s2 + 1, told).window(0).timestamps(80, 11));
         assert_eq!(
-            (both.flow().splice.edge, both.flow().server.ack),
+            (both.flow().splice.rcv_wnd_edge, both.flow().server.ack),
             (edge, told)
         );
         for (seq, verdict) in [(edge + 1, DROP), (edge, Next), (edge - 3, Next)] {
@@ -571,12 +571,12 @@ fn payload_of_a_client_that_has_heard_more_than_was_said_again_is_held_back() {
         both.server(segment(s, c + 4).timestamps(901, 12).payload(&[7; 500]));
         both.client(segment(c + 4, s + 500).timestamps(13, 901));
         both.splice(s2);
-        both.notes();
+        both.frames();
         let more = |at| segment(c + 4, s + 500).timestamps(at, 901).payload(b"more");
         let held = both.counted("gated_in");
         assert_eq!(both.client(more(14)).verdict, DROP);
         assert_eq!(both.counted("gated_in"), held + 1);
-        assert_eq!(both.notes().len(), 1, "it is recorded");
+        assert_eq!(both.frames().len(), 1, "it is recorded");
         let says = |at| segment(s2 + 1 + at, c + 4).timestamps(90, 12);
         both.server(says(0).payload(&[7; 499]));
         assert_eq!(both.client(more(14)).verdict, DROP);
@@ -687,11 +687,11 @@ fn the_end_of_the_instream_waits_for_what_the_client_had_heard_before_it() {
     let s2 = both.s + 70_000;
     both.splice(s2);
     both.server(segment(s2 + 1, c + 3).timestamps(80, 12).payload(b"01234"));
-    both.notes();
+    both.frames();
     let fin = |ack| segment(c + 3, ack).timestamps(13, 901).flags(FIN_ACK);
     // It is recorded, and comes again when it is time.
     assert_eq!(both.client(fin(s + 10)).verdict, DROP);
-    assert_eq!(both.notes().len(), 1);
+    assert_eq!(both.frames().len(), 1);
     // The acknowledgement alone, and a FIN from before that, need not wait.
     let ack = segment(c + 3, s + 10).timestamps(13, 901);
     assert_eq!(both.client(ack).verdict, Verdict::Next);
@@ -722,7 +722,7 @@ fn a_graft_goes_on_with_the_numbers_that_the_client_knows() {
             let flow = both.flow();
             assert_eq!(flow.mode, Mode::Spliced);
             assert_eq!(
-                (flow.splice.ack, flow.splice.edge),
+                (flow.splice.ack, flow.splice.rcv_wnd_edge),
                 (both.c + 5, both.c + 30_005)
             );
             assert_eq!((flow.splice.delta_seq, flow.splice.ts_delta), (0, 0));

@@ -52,16 +52,18 @@ fn a_handshake_that_two_segments_complete_opens_one_record() {
         let [(_, flow)] = &flows[..] else {
             panic!("one connection: {flows:?}")
         };
-        let notes = kernel.take_notes();
+        let frames = kernel.take_frames();
         let at = |wanted: fn(&FrameKind) -> bool| {
-            let mut ours = notes.iter().filter(|note| FlowId(note.flow_id) == flow.id);
-            ours.position(|note| wanted(&note.kind))
+            let mut ours = frames
+                .iter()
+                .filter(|frame| FlowId(frame.flow_id) == flow.id);
+            ours.position(|frame| wanted(&frame.kind))
         };
         let opened = at(|kind| matches!(kind, FrameKind::Opened { .. }));
         let said = at(|kind| matches!(kind, FrameKind::Instream));
         assert!(
             opened.is_some() && said > opened,
-            "round {round}, {:?}: {notes:?}",
+            "round {round}, {:?}: {frames:?}",
             flow.id
         );
         assert_eq!(flow.client.nxt, c + 6, "round {round}");

@@ -63,7 +63,7 @@ fn a_splice_begins_anew() {
         instream,
         outstream,
         ack: zero,
-        edge: zero,
+        rcv_wnd_edge: zero,
         ..SpliceHalf::default()
     };
     assert_eq!(flow.splice, begun);

@@ -145,10 +145,10 @@ fn the_same_again_goes_on() {
             let sent = lab.flow().digest.now;
             for _ in 0..2 {
                 dies(&mut lab);
-                assert!(lab.flow().digest.says_again());
+                assert!(lab.flow().digest.is_repeating());
                 say_all(&mut lab, LATER + 1, &bytes[..100_000], 999);
                 assert_eq!(lab.flow().digest.now, sent);
-                assert!(!lab.flow().digest.says_again());
+                assert!(!lab.flow().digest.is_repeating());
             }
             let out = say(&mut lab, LATER + 1, &bytes, 100_000, 1000);
             assert_eq!(
@@ -238,7 +238,7 @@ fn a_server_that_repeats_what_waits_is_let_go_on() {
         (out.verdict, out.segment().seq()),
         (Verdict::Next, first + 4000)
     );
-    assert!(lab.flow().digest.says_again());
+    assert!(lab.flow().digest.is_repeating());
     // The rest is compared when it comes.
     let mut other = bytes.clone();
     other[9000] ^= 1;
@@ -333,12 +333,12 @@ fn a_turn_is_compared_from_its_beginning() {
         splice.unwrap();
         let options = syn_options(70, 11, LATER_SCALE);
         lab.server(segment(LATER, lab.c + 1).flags(SYN_ACK).options(&options));
-        assert!(lab.flow().digest.says_again());
+        assert!(lab.flow().digest.is_repeating());
         let mut again = bytes[3000..].to_vec();
         again[5000] ^= u8::from(spoilt);
         say_all(&mut lab, LATER + 1, &again, 700);
         assert_eq!(lab.flow().mode == Mode::Diverged, spoilt);
-        assert_eq!(lab.flow().digest.says_again(), spoilt);
+        assert_eq!(lab.flow().digest.is_repeating(), spoilt);
     }
 }
 
@@ -361,7 +361,7 @@ fn a_connection_of_another_host_is_digested_from_its_replay_on() {
     hears(&mut lab, 3000);
     assert_eq!(lab.flow().digest.now.next, first + 3000);
     dies(&mut lab);
-    assert!(lab.flow().digest.says_again());
+    assert!(lab.flow().digest.is_repeating());
 }
 
 #[test]
@@ -410,10 +410,10 @@ fn what_follows_what_the_fence_has_kept_is_compared() {
     let first = lab.s + 1;
     say(&mut lab, first, &bytes, 0, 1000);
     hears(&mut lab, 1000);
-    lab.south.speak_until(Some(lab.now));
+    lab.south.set_lease(Some(lab.now));
     let out = say(&mut lab, first, &bytes, 1000, 1000);
     assert_eq!(out.verdict, Verdict::Withheld);
-    lab.south.speak_until(Some(lab.now + 100 * SECOND));
+    lab.south.set_lease(Some(lab.now + 100 * SECOND));
     say(&mut lab, first, &bytes, 2000, 1000);
     say(&mut lab, first, &bytes, 1000, 1000);
     for from in (3000..20_000).step_by(1000) {
@@ -515,7 +515,7 @@ fn turns_two_gib_behind_the_first_sample_are_compared() {
     splice.unwrap();
     let options = syn_options(70, 11, LATER_SCALE);
     lab.server(segment(LATER, heard - 4).flags(SYN_ACK).options(&options));
-    assert!(lab.flow().digest.says_again());
+    assert!(lab.flow().digest.is_repeating());
     say_turn(&mut lab, LATER + 1, 999);
     assert_eq!(lab.flow().mode, Mode::Spliced);
     assert_eq!(lab.flow().digest.comparison, Comparison::Done);

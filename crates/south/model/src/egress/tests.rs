@@ -139,12 +139,15 @@ fn the_first_server_is_observed() {
         (lab.s + 6, lab.c + 1, 950)
     );
     assert_eq!(
-        server.edge,
+        server.rcv_wnd_edge,
         lab.c + 1 + 60_000,
         "a right edge does not move back"
     );
     lab.server(segment(lab.s + 6, lab.c + 1).window(1000));
-    assert_eq!(lab.flow().server.edge, lab.c + 1 + (1000 << SERVER_SCALE));
+    assert_eq!(
+        lab.flow().server.rcv_wnd_edge,
+        lab.c + 1 + (1000 << SERVER_SCALE)
+    );
     lab.server(segment(lab.s + 6, lab.c + 1).flags(FIN_ACK));
     assert_eq!(lab.flow().server.nxt, lab.s + 7);
     let before = lab.flow().clone();
@@ -156,7 +159,7 @@ fn the_first_server_is_observed() {
 fn the_window_of_a_repeated_syn_ack_is_not_scaled() {
     let mut lab = Lab::new().open();
     lab.server(lab.syn_ack());
-    assert_eq!(lab.flow().server.edge, lab.c + 1 + 60_000);
+    assert_eq!(lab.flow().server.rcv_wnd_edge, lab.c + 1 + 60_000);
 }
 
 #[test]
@@ -262,7 +265,7 @@ fn the_new_servers_syn_ack_becomes_the_third_ack() {
             (splice.isn, splice.nxt, splice.ack),
             (S2, S2 + 1, lab.c + 1)
         );
-        assert_eq!(splice.edge, lab.c + 1 + 50_000);
+        assert_eq!(splice.rcv_wnd_edge, lab.c + 1 + 50_000);
         assert_eq!(
             (splice.delta_seq, splice.window_scale),
             (5000u32.wrapping_sub(7000), LATER_SCALE)

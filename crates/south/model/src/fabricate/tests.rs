@@ -112,7 +112,7 @@ fn who_waited_for_the_logger_is_told_what_the_server_has() {
     flow.log.ack = flow.server.ack;
     assert_eq!(released_ack(lab.key, &flow), Ok(None));
     flow.log.ack = flow.server.ack + 100;
-    flow.log.edge = flow.log.ack + 1000;
+    flow.log.rcv_wnd_edge = flow.log.ack + 1000;
     flow.log.tsecr = 77;
     flow.server.window_scale = 2;
     let bytes = released_ack(lab.key, &flow).unwrap().unwrap();
@@ -123,7 +123,7 @@ fn who_waited_for_the_logger_is_told_what_the_server_has() {
     );
     assert_eq!(ack.option_bytes(), timestamps(950, 77));
     // A window that has no room for its number is as large as can be told.
-    flow.log.edge = flow.log.ack + (1 << 20);
+    flow.log.rcv_wnd_edge = flow.log.ack + (1 << 20);
     let bytes = released_ack(lab.key, &flow).unwrap().unwrap();
     let ack = check(&bytes, ChecksumState::Valid, lab.key, false);
     assert_eq!(ack.window(), u16::MAX);
@@ -148,7 +148,7 @@ fn resets_stand_at_both_numbers_that_the_client_may_expect() {
 }
 
 #[test]
-fn a_question_lies_below_the_clients_window_and_brings_it_nothing_new() {
+fn keepalive_probe_is_below_window_and_has_no_new_byte() {
     let (key, mut flow) = (Lab::new().key, Flow::default());
     flow.client.ack = SeqNumber(0); // the sequence space has no beginning
     flow.client.tsval = 7;
@@ -156,7 +156,7 @@ fn a_question_lies_below_the_clients_window_and_brings_it_nothing_new() {
     flow.server.tsval = 9;
     for timestamps in [false, true] {
         flow.server.timestamps = timestamps;
-        let bytes = call_to_client(key, &flow).unwrap();
+        let bytes = keepalive_probe(key, &flow).unwrap();
         let packet = IpPacket::parse(&bytes).unwrap();
         let segment = Segment::of(&packet).unwrap();
         assert_eq!(

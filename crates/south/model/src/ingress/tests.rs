@@ -34,7 +34,7 @@ fn a_handshake_makes_a_flow_and_is_recorded() {
             (flow.server.nxt, flow.server.ack),
             (SeqNumber(0), SeqNumber(0))
         );
-        assert_eq!(flow.server.edge, SeqNumber(60_000));
+        assert_eq!(flow.server.rcv_wnd_edge, SeqNumber(60_000));
         assert_eq!(flow.syn_options, syn_options(10, 0, CLIENT_SCALE));
         assert_eq!(
             (flow.syn_flags, flow.syn_window, flow.ifindex),
@@ -46,7 +46,7 @@ fn a_handshake_makes_a_flow_and_is_recorded() {
             server_isn: isn,
         };
         assert_eq!(kinds(&lab.mirrored()), [opened]);
-        assert_eq!(lab.south.embryos(), 0);
+        assert_eq!(lab.south.half_open(), 0);
     }
 }
 
@@ -55,7 +55,10 @@ fn a_syn_is_dropped_while_gated() {
     let mut lab = Lab::new();
     lab.crash();
     assert_eq!(lab.client(lab.syn()).verdict, Verdict::Drop);
-    assert_eq!((lab.south.embryos(), lab.south.counters().gated_in), (0, 1));
+    assert_eq!(
+        (lab.south.half_open(), lab.south.counters().gated_in),
+        (0, 1)
+    );
 }
 
 #[test]
@@ -82,7 +85,7 @@ fn an_authenticated_connection_is_let_be() {
             (Verdict::Next, &options[..])
         );
         assert_eq!(
-            (lab.south.embryos(), lab.south.counters().untracked),
+            (lab.south.half_open(), lab.south.counters().untracked),
             (0, 1)
         );
     }
@@ -236,7 +239,11 @@ fn a_full_table_leaves_the_connection_unprotected() {
     );
     let counters = lab.south.counters();
     assert_eq!(
-        (counters.table_full, counters.untracked, lab.south.embryos()),
+        (
+            counters.table_full,
+            counters.untracked,
+            lab.south.half_open()
+        ),
         (1, 1, 0)
     );
 }
@@ -260,11 +267,11 @@ fn answered_without_room() -> (Lab, Spec) {
 fn a_handshake_whose_opening_finds_no_room_is_completed_later() {
     let (mut lab, third) = answered_without_room();
     assert_eq!(lab.client(third.clone()).verdict, Verdict::Drop);
-    assert_eq!((lab.south.flow(&lab.key), lab.south.embryos()), (None, 1));
+    assert_eq!((lab.south.flow(&lab.key), lab.south.half_open()), (None, 1));
     assert_eq!(lab.south.counters().mirror_full, 1);
     assert_eq!(lab.mirrored().len(), 1, "the barrier");
     assert_eq!(lab.client(third).verdict, Verdict::Next);
-    assert_eq!((lab.flow().unprotected, lab.south.embryos()), (None, 0));
+    assert_eq!((lab.flow().unprotected, lab.south.half_open()), (None, 0));
     assert!(matches!(lab.mirrored()[0].kind, FrameKind::Opened { .. }));
 }
 

@@ -29,7 +29,7 @@ fn a_flow_is_what_its_record_says() {
         assert_eq!((flow.client.nxt, flow.client.ack), (end, lab.s + 51));
         assert_eq!((flow.server.nxt, flow.server.ack), (lab.s + 51, end));
         assert_eq!((flow.server.sent, flow.server.tsval), (50, 950));
-        assert_eq!((flow.log.stable, flow.log.told), (end, lab.s + 51));
+        assert_eq!((flow.log.stable, flow.log.copied_ack), (end, lab.s + 51));
         assert_eq!(flow.client.window_scale, CLIENT_SCALE);
         assert_eq!(flow.verify.head_next, lab.s + 61);
         assert_eq!((flow.verify.head_left, flow.verify.head_sent), (4036, 0));
@@ -116,7 +116,7 @@ fn a_client_that_has_sent_no_more_than_is_recorded_is_heard() {
         let out = lab.client(word(&lab, TURN, 80).window(500));
         assert_eq!(out.verdict, Verdict::Drop, "it is still behind the gate");
         let flow = lab.flow().clone();
-        assert_eq!(flow.log.restored, Restored::Heard);
+        assert_eq!(flow.log.restored, Restored::Confirmed);
         assert_eq!((flow.client.ack, flow.client.window), (lab.s + 81, 500));
         assert_eq!((flow.server.nxt, flow.server.sent), (lab.s + 81, 80));
         assert_eq!((flow.client.tsval, flow.server.tsval), (33, 977));
@@ -130,12 +130,12 @@ fn one_that_sends_again_from_a_place_that_is_recorded_is_heard() {
     for from in [TURN, TURN - 60] {
         let mut lab = lab(1000, 5000);
         lab.client(word(&lab, from, 50).payload(&[7; 200]));
-        assert_eq!(lab.flow().log.restored, Restored::Untold);
+        assert_eq!(lab.flow().log.restored, Restored::GapUnknown);
         let kept = lab.mirrored();
         assert_eq!(kept.len(), 1, "what is new in it is recorded");
         // Some leave blocks out of what they send again.
         lab.client(word(&lab, from + 200, 50));
-        assert_eq!(lab.flow().log.restored, Restored::Heard);
+        assert_eq!(lab.flow().log.restored, Restored::Confirmed);
     }
 }
 
@@ -150,8 +150,8 @@ fn one_that_has_sent_more_is_not_believed() {
     lab.client(word(&lab, TURN, 50).flags(SYN_ACK));
     let flow = lab.flow().clone();
     let log = LogHalf {
-        restored: Restored::Told, // of what it has behind a hole: nothing
-        reach: flow.log.reach,
+        restored: Restored::GapKnown, // of what it has behind a hole: nothing
+        client_wnd_edge: flow.log.client_wnd_edge,
         ..before.log.clone()
     };
     assert_eq!(
@@ -173,27 +173,27 @@ fn one_that_is_ahead_of_a_server_with_state_is_heard() {
             let mut lab = stateful(base, base);
             let spec = word(&lab, TURN + more, 50);
             assert_eq!(is_heard(&mut lab, spec), heard, "{more}");
-            assert_eq!(lab.flow().log.ahead, heard, "{more}");
+            assert_eq!(lab.flow().log.snd_beyond_stable, heard, "{more}");
         }
     }
     // What follows on that is recorded, and says nothing of what is missing; what is sent again does.
     let mut lab = stateful(1000, 5000);
     lab.client(word(&lab, TURN + 30, 50));
     lab.client(word(&lab, TURN + 30, 50).payload(b"next"));
-    assert!(lab.flow().log.ahead);
+    assert!(lab.flow().log.snd_beyond_stable);
     assert_eq!(lab.mirrored().len(), 1);
     // An acknowledgement brings nothing that is missing, wherever it says it is.
     lab.client(word(&lab, TURN, 50));
-    assert!(lab.flow().log.ahead);
+    assert!(lab.flow().log.snd_beyond_stable);
     lab.client(word(&lab, TURN, 50).payload(&[7; 30]));
-    assert!(!lab.flow().log.ahead);
+    assert!(!lab.flow().log.snd_beyond_stable);
     assert_eq!(lab.mirrored().len(), 1);
     // One that is not ahead has nothing to show.
     let mut lab = stateful(1000, 5000);
     lab.client(word(&lab, TURN, 50));
     assert_eq!(
-        (lab.flow().log.restored, lab.flow().log.ahead),
-        (Restored::Heard, false)
+        (lab.flow().log.restored, lab.flow().log.snd_beyond_stable),
+        (Restored::Confirmed, false)
     );
 }
 
@@ -211,7 +211,7 @@ const ROOM: u32 = 65_535 << CLIENT_SCALE;
 
 fn is_heard(lab: &mut Lab, spec: Spec) -> bool {
     lab.client(spec);
-    lab.flow().log.restored != Restored::Silent
+    lab.flow().log.restored != Restored::Unconfirmed
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn a_client_that_knows_nothing_of_it_resets_it() {
     );
     lab.client(word(&lab, TURN, 0).flags(RST));
     assert!(lab.flow().client.reset);
-    assert_eq!(lab.flow().log.restored, Restored::Silent);
+    assert_eq!(lab.flow().log.restored, Restored::Unconfirmed);
     assert_eq!(lab.events().len(), 1);
 }
 
@@ -307,7 +307,7 @@ fn a_client_that_never_had_its_answer_begins_anew() {
     assert_eq!(lab.client(other).verdict, Verdict::Drop);
     assert_eq!(lab.client(lab.syn()).verdict, Verdict::Next);
     assert!(lab.south.flow(&lab.key).is_none());
-    assert_eq!(lab.south.embryos(), 1);
+    assert_eq!(lab.south.half_open(), 1);
 }
 
 /// Behind a hole in what it has, the client has what the dead host sent; it says so when the hole is
@@ -324,7 +324,7 @@ fn what_the_dead_host_sent_is_learned_from_the_client() {
         "for so much it had no room"
     );
     lab.client(word(&lab, TURN, 80 + room - 1).window(900));
-    assert_eq!(lab.flow().log.restored, Restored::Heard);
+    assert_eq!(lab.flow().log.restored, Restored::Confirmed);
     lab.client(word(&lab, TURN, 80 + room + 1).window(900));
     assert_eq!(
         lab.flow().server.nxt,
@@ -334,10 +334,10 @@ fn what_the_dead_host_sent_is_learned_from_the_client() {
     lab.client(word(&lab, TURN, 80 + room).window(500));
     assert_eq!(lab.flow().server.nxt, lab.s + 81 + room);
     assert_eq!(lab.flow().server.sent, u64::from(80 + room));
-    assert_eq!(lab.flow().log.heard, lab.s + 81 + room);
+    assert_eq!(lab.flow().log.client_received, lab.s + 81 + room);
     assert_eq!(
         lab.flow().log.restored,
-        Restored::Heard,
+        Restored::Confirmed,
         "its server may have said less"
     );
     let acknowledged = lab.flow().client.ack;
@@ -351,9 +351,9 @@ fn what_the_dead_host_sent_is_learned_from_the_client() {
 fn without_room_nothing_is_forgotten_before_something_is_said() {
     let mut lab = lab(1000, 5000);
     lab.client(word(&lab, TURN, 80).window(0));
-    assert_eq!(lab.flow().log.reach, lab.s + 81);
+    assert_eq!(lab.flow().log.client_wnd_edge, lab.s + 81);
     lab.client(word(&lab, TURN, 80).window(500));
-    assert_eq!(lab.flow().log.restored, Restored::Heard);
+    assert_eq!(lab.flow().log.restored, Restored::Confirmed);
     lab.client(word(&lab, TURN, 81).window(500));
     assert_eq!(lab.flow().server.nxt, lab.s + 81);
 }

@@ -32,6 +32,7 @@ impl Wrap {
                 // SAFETY: as the program has called us.
                 unsafe { wrap.before_polling(timeout) };
                 // The kernel updates the timeout.
+                // SAFETY: as the program has called us.
                 let mut left = unsafe { timeout.as_ref() }.copied();
                 let left = left.as_mut().map_or(0, |left| (&raw mut *left).addr());
                 let arguments = [at.addr(), count, left, mask.addr(), SIGNAL_SET_BYTES, 0];

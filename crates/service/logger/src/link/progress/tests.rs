@@ -60,12 +60,12 @@ fn an_acknowledgement_far_ahead_is_old() {
 }
 
 #[test]
-fn the_log_is_told_now_and_then() {
+fn log_entry_is_due_at_intervals() {
     let mut progress = Progress::from(0);
-    progress.acknowledge(SeqNumber(0), SeqNumber(TOLD_EVERY - 1));
-    assert!(!progress.is_news());
-    progress.acknowledge(SeqNumber(0), SeqNumber(TOLD_EVERY));
-    assert!(progress.is_news());
-    progress.told();
-    assert!(!progress.is_news());
+    progress.acknowledge(SeqNumber(0), SeqNumber(LOG_INTERVAL_BYTES - 1));
+    assert!(!progress.is_log_due());
+    progress.acknowledge(SeqNumber(0), SeqNumber(LOG_INTERVAL_BYTES));
+    assert!(progress.is_log_due());
+    progress.on_logged();
+    assert!(!progress.is_log_due());
 }

@@ -26,12 +26,12 @@ impl Session {
             self.statistics.bad_tags += 1;
             return;
         };
-        self.seen(at.slot, now);
+        self.on_keyed_datagram(at.slot, now);
         self.statistics.determinants += 1;
         if at.is_over {
             self.determinants.end(at.record);
         }
-        let kept = self.keep(at.record, at.process, at.offset, bytes);
+        let kept = self.append(at.record, at.process, at.offset, bytes);
         let (offset, is_over) = match kept {
             Ok(Some(length)) => (length, false),
             Ok(None) => return,
@@ -51,7 +51,7 @@ impl Session {
         }
     }
 
-    fn keep(
+    fn append(
         &mut self,
         record: u64,
         process: u32,
@@ -64,18 +64,24 @@ impl Session {
 
     /// Bytes that they may be, images included.
     fn most(&self) -> u64 {
-        let journal = self.intake.journal.statistics();
+        let journal = self.ingest.journal.statistics();
         self.limit.saturating_sub(journal.held + journal.idle)
     }
 
-    /// The same from its service. If there is no room, the processes hear of that when they say something.
-    pub(super) fn told(&mut self, record: u64, process: u32, from: u64, bytes: &[u8]) {
-        let _ = self.keep(record, process, from, bytes);
+    /// The same from its service. If there is no room, the processes learn that with their next datagram.
+    pub(super) fn append_from_service(
+        &mut self,
+        record: u64,
+        process: u32,
+        from: u64,
+        bytes: &[u8],
+    ) {
+        let _ = self.append(record, process, from, bytes);
         self.limit_total(self.limit); // what is left for the rest
     }
 
     /// Once for each stream that has grown since.
-    pub(super) fn tell_stable(&mut self, out: &mut Outbox) {
+    pub(super) fn send_stable(&mut self, out: &mut Outbox) {
         if self.grown.is_empty() {
             return;
         }
@@ -90,10 +96,10 @@ impl Session {
     }
 
     /// What is kept, of this record only if it has a number.
-    pub(super) fn determinants(&mut self, record: Option<u64>, said: &[(u32, u64)]) -> Response {
+    pub(super) fn determinants(&mut self, record: Option<u64>, lengths: &[(u32, u64)]) -> Response {
         if let Some(record) = record {
             self.determinants.begin(record);
-            self.determinants.was_said(record, said);
+            self.determinants.was_said(record, lengths);
         }
         Response::Determinants {
             edition: self.edition(),
@@ -121,7 +127,7 @@ impl Session {
         self.determinants.cut(process, length);
     }
 
-    /// What is said, and asked, about images of the server.
+    /// Requests about images of the server.
     pub(super) fn image(&mut self, request: &Request) -> Option<Response> {
         let answer = match *request {
             Request::TellImage {
@@ -172,7 +178,7 @@ impl Session {
         Some(answer)
     }
 
-    /// Whoever was telling of an image does not go on with it.
+    /// An upload of an image does not go on.
     pub(in crate::link) fn drop_upload(&mut self) {
         self.determinants.drop_upload();
         self.limit_total(self.limit);

@@ -22,7 +22,7 @@ impl Session {
     /// [`Request::Attach`] and [`Request::Rekey`], which need randomness, are refused here.
     pub fn answer(
         &mut self,
-        desk: RpcHandler,
+        rpc: RpcHandler,
         request: &Request,
         out: &mut Outbox,
     ) -> Vec<Response> {
@@ -33,7 +33,7 @@ impl Session {
             }
             Request::Barrier { token } => {
                 // A recovery waits for the answer.
-                let hurries = self.intake.journal.turns_are_held();
+                let hurries = self.ingest.journal.turns_are_held();
                 out.barrier(self.instance, *token, hurries);
                 Vec::new()
             }
@@ -84,7 +84,7 @@ impl Session {
                 from,
                 bytes,
             } => {
-                self.told(*record, *process, *from, bytes);
+                self.append_from_service(*record, *process, *from, bytes);
                 Vec::new()
             }
             Request::ReadDeterminants {
@@ -102,7 +102,7 @@ impl Session {
             | Request::GiveUp { .. }
             | Request::ReadImage { .. } => self.image(request).into_iter().collect(),
             Request::Statistics => {
-                let mut answers = desk.answer(&mut self.intake, request);
+                let mut answers = rpc.answer(&mut self.ingest, request);
                 for answer in &mut answers {
                     if let Response::Statistics(statistics) = answer {
                         self.add_to(statistics);
@@ -110,7 +110,7 @@ impl Session {
                 }
                 answers
             }
-            _ => desk.answer(&mut self.intake, request),
+            _ => rpc.answer(&mut self.ingest, request),
         }
     }
 
@@ -118,7 +118,7 @@ impl Session {
     pub(crate) fn connections(&self) -> Vec<Response> {
         let mut all = Vec::new();
         let mut last = None;
-        while let Some(flow) = self.intake.journal.next_protected(last) {
+        while let Some(flow) = self.ingest.journal.next_protected(last) {
             last = Some(flow);
             all.extend(self.recorded(flow));
         }
@@ -158,18 +158,18 @@ impl Session {
             match frame.kind {
                 FrameKind::Closed(_) => {
                     self.flows.remove(frame.flow_id);
-                    self.intake.take(this);
+                    self.ingest.take(this);
                     let closed = Entry::Changed(frame.flow_id, Change::Closed);
                     out.record(self.instance, &closed);
                 }
                 FrameKind::Outstream { from, asked } => match head(&frame, from, asked) {
-                    Some(said) => self.said(frame.flow_id, said, out),
-                    None => self.intake.malformed += 1,
+                    Some(head) => self.record_head(frame.flow_id, head, out),
+                    None => self.ingest.malformed += 1,
                 },
-                FrameKind::Barrier { .. } => self.intake.take(this),
+                FrameKind::Barrier { .. } => self.ingest.take(this),
                 FrameKind::Digest => match frame.digest() {
                     Some(digest) => self.digest(frame.flow_id, digest, None, out),
-                    None => self.intake.malformed += 1,
+                    None => self.ingest.malformed += 1,
                 },
                 // These come by the link.
                 FrameKind::Instream | FrameKind::Opened { .. } => {
@@ -179,18 +179,18 @@ impl Session {
         }
     }
 
-    /// What the key of the digests is made of: what is told, if there is none yet.
-    fn digest_seed(&mut self, told: DigestSeed, out: &mut Outbox) -> DigestSeed {
-        let known = self.digests.filter(|_| self.intake.journal.has_marks());
-        let seed = known.unwrap_or(told);
+    /// The seed of the digests' key: the given seed, if there is none yet.
+    fn digest_seed(&mut self, given: DigestSeed, out: &mut Outbox) -> DigestSeed {
+        let known = self.digests.filter(|_| self.ingest.journal.has_marks());
+        let seed = known.unwrap_or(given);
         if self.digests.replace(seed) != Some(seed) {
             out.record(self.instance, &Entry::DigestSeed(seed));
         }
         seed
     }
 
-    /// What the server had said when it had said so much. `speaks`: the client has heard all that, and what it says
-    /// from there on the server has not had yet.
+    /// The digest of the output so far. `speaks`: the client has received all of that, and the server does not have the
+    /// client's bytes from there on yet.
     pub(super) fn digest(
         &mut self,
         id: FlowId,
@@ -199,23 +199,28 @@ impl Session {
         out: &mut Outbox,
     ) {
         let Some(flow) = self.flows.get_mut(id) else {
-            self.intake.unknown += 1;
+            self.ingest.unknown += 1;
             return;
         };
-        let heard = flow.heard(&digest, speaks);
-        let outcome = self.intake.digest(id, digest, (heard, speaks));
-        self.note(id, outcome, Some(Change::Digest(digest, speaks)), out);
+        let received = flow.received_up_to(&digest, speaks);
+        let outcome = self.ingest.digest(id, digest, (received, speaks));
+        self.log_outcome(id, outcome, Some(Change::Digest(digest, speaks)), out);
     }
 
     /// A head has come, by the control stream or by the link: often both.
-    pub(super) fn said(&mut self, flow: FlowId, said: OutstreamSegment<'_>, out: &mut Outbox) {
-        let outcome = self.intake.outstream(flow, &said);
-        self.note(flow, outcome, Some(Change::Outstream(said)), out);
+    pub(super) fn record_head(
+        &mut self,
+        flow: FlowId,
+        head: OutstreamSegment<'_>,
+        out: &mut Outbox,
+    ) {
+        let outcome = self.ingest.outstream(flow, &head);
+        self.log_outcome(flow, outcome, Some(Change::Outstream(head)), out);
     }
 
-    /// The log is told what has become of a record; `change` if that has grown. A log that is read may find room where
-    /// there was none: that a record was given up is told by itself.
-    fn note(
+    /// Logs the outcome of a record; `change` if that has grown. A log that is read may find memory where there was
+    /// none: so the end of a record has an entry of its own.
+    fn log_outcome(
         &mut self,
         flow: FlowId,
         outcome: Outcome,

@@ -27,11 +27,11 @@ impl Session {
                 self.head(id, &view, out);
                 true
             }
-            SegmentKind::Said => self.heard_all(id, &view, out),
-            _ => self.arrived(id, &view, now, out),
+            SegmentKind::Said => self.record_output_digest(id, &view, out),
+            _ => self.on_client_segment(id, &view, now, out),
         };
         if is_taken {
-            self.seen(view.flags().slot, now);
+            self.on_keyed_datagram(view.flags().slot, now);
         }
     }
 
@@ -43,11 +43,11 @@ impl Session {
             Err(NotFound::BadTag) => self.statistics.bad_tags += 1,
             Err(NotFound::Unknown) => {
                 self.statistics.unknown += 1;
-                // Nobody may be there to be told.
-                let few = self.intake.notices.len() < MAX_NOTICES;
-                if few && self.unknown.is_news(view.flow_low(), now) {
+                // There may be no service.
+                let few = self.ingest.notices.len() < MAX_NOTICES;
+                if few && self.unknown.is_due(view.flow_low(), now) {
                     let notice = Notice::Unknown(view.flow_low());
-                    self.intake.notices.push_back(notice);
+                    self.ingest.notices.push_back(notice);
                 }
             }
         }
@@ -57,7 +57,7 @@ impl Session {
     /// The beginning of an answer, before the client has it.
     fn head(&mut self, flow: FlowId, view: &SegmentView<'_>, out: &mut Outbox) {
         let (seq, payload, more) = view.head();
-        let said = OutstreamSegment {
+        let head = OutstreamSegment {
             seq,
             payload,
             more,
@@ -66,89 +66,95 @@ impl Session {
         };
         let has_bytes = !payload.is_empty() || more > 0;
         self.statistics.heads += u64::from(has_bytes);
-        self.said(flow, said, out);
+        self.record_head(flow, head, out);
     }
 
-    /// The client has heard all that this is the digest of. False: it tells none.
-    fn heard_all(&mut self, flow: FlowId, view: &SegmentView<'_>, out: &mut Outbox) -> bool {
-        let Some(said) = view.said() else {
+    /// The client has received all output of this digest. False: there is no digest.
+    fn record_output_digest(
+        &mut self,
+        flow: FlowId,
+        view: &SegmentView<'_>,
+        out: &mut Outbox,
+    ) -> bool {
+        let Some(digest) = view.said() else {
             self.statistics.malformed += 1;
             return false;
         };
-        self.digest(flow, said, Some(view.after()), out);
+        self.digest(flow, digest, Some(view.after()), out);
         true
     }
 
     /// A segment of a client. False: it has no place in its connection.
-    fn arrived(
+    fn on_client_segment(
         &mut self,
         id: FlowId,
         view: &SegmentView<'_>,
         now: Duration,
         out: &mut Outbox,
     ) -> bool {
-        let (Some(mut arrival), Some(flow)) = (arrival(view), self.flows.get_mut(id)) else {
+        let (Some(mut segment), Some(flow)) = (instream_segment(view), self.flows.get_mut(id))
+        else {
             self.statistics.malformed += 1;
             return false;
         };
         if matches!(view.flags().kind, SegmentKind::HeardAll | SegmentKind::Turn) {
-            let end = self.intake.journal.heads_end(id);
-            arrival.heads_known = end.is_some_and(|end| heads_digest(end) == view.heads());
+            let end = self.ingest.journal.heads_end(id);
+            segment.heads_known = end.is_some_and(|end| heads_digest(end) == view.heads());
         }
-        let was_embryo = std::mem::take(&mut flow.embryo);
+        let was_half_open = std::mem::take(&mut flow.is_half_open);
         observe(flow, view.segment(), now);
-        let is_noted = self.noted(id, view, out);
-        if arrival.payload.is_empty() && !arrival.fin {
-            self.went_on(id, out);
-            if is_noted {
+        let is_truncated = self.truncate_to_cursor(id, view, out);
+        if segment.payload.is_empty() && !segment.fin {
+            self.record_progress(id, out);
+            if is_truncated {
                 self.acknowledge(id, out);
             }
         } else {
             self.statistics.segments += 1;
-            self.record(id, &arrival, now, out);
+            self.record(id, &segment, now, out);
         }
-        if was_embryo {
-            self.flows.born();
+        if was_half_open {
+            self.flows.on_established();
         }
         true
     }
 
-    /// A segment with nothing to record: how far the client has heard the server is told, if that is news.
-    fn went_on(&mut self, id: FlowId, out: &mut Outbox) {
+    /// A segment with nothing to record: the log gets the client's progress, if an entry is due.
+    fn record_progress(&mut self, id: FlowId, out: &mut Outbox) {
         self.statistics.progress += 1;
         if let Some(flow) = self.flows.get_mut(id)
-            && flow.progress.is_news()
+            && flow.progress.is_log_due()
         {
-            flow.progress.told();
+            flow.progress.on_logged();
             let progress = Change::Progress(flow.progress);
             out.record(self.instance, &Entry::Changed(id, progress));
         }
     }
 
-    /// What was not recorded yet is, and the service is told so, now or with the batch.
+    /// Records new bytes, and acknowledges them, now or with the batch.
     fn record(
         &mut self,
         id: FlowId,
-        arrival: &InstreamSegment<'_>,
+        segment: &InstreamSegment<'_>,
         now: Duration,
         out: &mut Outbox,
     ) {
-        let recorded = self.intake.journal.instream(id, arrival);
+        let recorded = self.ingest.journal.instream(id, segment);
         let Some(flow) = self.flows.get_mut(id) else {
             return;
         };
         match recorded {
             Ok(recorded) if recorded.new => {
-                flow.progress.told();
-                out.record(self.instance, &Entry::Changed(id, Change::of(arrival)));
+                flow.progress.on_logged();
+                out.record(self.instance, &Entry::Changed(id, Change::of(segment)));
                 self.recorded = out.recorded();
             }
             Err(Refused::BecameUnprotected(reason)) => {
                 out.record(self.instance, &Entry::Changed(id, Change::Unprotected));
                 let notice = Notice::Unprotected(id, reason.into());
-                self.intake.notices.push_back(notice);
+                self.ingest.notices.push_back(notice);
             }
-            Err(Refused::Unprotected(_)) => self.has_no_record(id, now),
+            Err(Refused::Unprotected(_)) => self.on_unrecorded_segment(id, now),
             Ok(_) | Err(Refused::Implausible | Refused::Unknown) => {}
         }
         let Some(flow) = self.flows.get_mut(id) else {
@@ -156,8 +162,8 @@ impl Session {
         };
         match recorded {
             Ok(recorded) if recorded.hole || self.policy == AckPolicy::EachFrame => {
-                remember(flow, arrival);
-                self.acks.say(flow, &self.intake.journal, out);
+                remember(flow, segment);
+                self.acks.send(flow, &self.ingest.journal, out);
             }
             Ok(_) if !flow.due => {
                 flow.due = true;
@@ -171,17 +177,17 @@ impl Session {
     }
 
     /// A client's segments come, and its connection has no record: the client waits for an acknowledgement that never
-    /// comes, if the service has not heard of that. The word of it may have been lost with a control stream.
-    fn has_no_record(&mut self, id: FlowId, now: Duration) {
-        let few = self.intake.notices.len() < MAX_NOTICES;
-        if few && self.unknown.comes_again(flow_low(id), now) {
-            self.intake.notices.push_back(Notice::Unknown(flow_low(id)));
+    /// comes, if the service does not know that. The message may have been lost with a control stream.
+    fn on_unrecorded_segment(&mut self, id: FlowId, now: Duration) {
+        let few = self.ingest.notices.len() < MAX_NOTICES;
+        if few && self.unknown.is_repeated(flow_low(id), now) {
+            self.ingest.notices.push_back(Notice::Unknown(flow_low(id)));
         }
     }
 }
 
 /// What the record takes of a segment; `None` of one that has no place in an open connection.
-fn arrival<'a>(view: &SegmentView<'a>) -> Option<InstreamSegment<'a>> {
+fn instream_segment<'a>(view: &SegmentView<'a>) -> Option<InstreamSegment<'a>> {
     let segment = view.segment();
     let flags = segment.flags();
     if flags.contains(Flags::SYN) || flags.contains(Flags::RST) {
@@ -201,7 +207,7 @@ fn arrival<'a>(view: &SegmentView<'a>) -> Option<InstreamSegment<'a>> {
             kind,
             SegmentKind::HeardAll | SegmentKind::Turn | SegmentKind::Doubted
         ),
-        // Of one in doubt what was answered is heard again before, whatever that was.
+        // The response to bytes in doubt, whatever it was, is received again before.
         heads_known: kind == SegmentKind::Doubted,
         doubted: view.heard(),
         server: (kind == SegmentKind::Turn).then_some(progress),
@@ -222,10 +228,10 @@ fn observe(flow: &mut Flow, segment: &Segment<'_>, now: Duration) {
 
 /// Bytes have come, possibly beyond a hole: there more have come later than anywhere else. The
 /// oldest place is forgotten, if there is no room: [`crate::link::acks`] has joined those of one range.
-fn remember(flow: &mut Flow, arrival: &InstreamSegment<'_>) {
-    if arrival.payload.is_empty() {
+fn remember(flow: &mut Flow, segment: &InstreamSegment<'_>) {
+    if segment.payload.is_empty() {
         return;
     }
     flow.newest.rotate_right(1);
-    flow.newest[0] = Some(arrival.seq);
+    flow.newest[0] = Some(segment.seq);
 }

@@ -9,7 +9,7 @@ fn snapshot(log: Option<(LogState, u64)>) -> Snapshot {
     let session = |instance| OfSession {
         service: "web".into(),
         instance,
-        embryos: 2,
+        half_open: 2,
         link: LinkStatistics {
             bad_tags: 7,
             ..LinkStatistics::default()
@@ -19,7 +19,7 @@ fn snapshot(log: Option<(LogState, u64)>) -> Snapshot {
             unprotected: 1,
             ..journal::Statistics::default()
         },
-        notes: 3,
+        determinants: 3,
         images: 4,
     };
     Snapshot {

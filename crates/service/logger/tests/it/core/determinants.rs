@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use logger::link::Follower;
+use logger::link::Replication;
 use protocol::control::{Edition, KeptImage};
 use protocol::link::{DETERMINANTS_OVERHEAD, Determinants, KeySet, Stable, StreamPosition};
 
@@ -243,7 +243,7 @@ struct Heard {
 }
 
 impl Heard {
-    fn all(&mut self, follower: &mut Follower, sessions: &Sessions, key: &str) {
+    fn all(&mut self, follower: &mut Replication, sessions: &Sessions, key: &str) {
         while let Some(news) = follower.next(sessions, key) {
             match news {
                 Response::Followed { edition } => {
@@ -270,7 +270,7 @@ impl Heard {
 #[test]
 fn who_follows_has_what_is_there_and_hears_when_that_is_another() {
     let mut link = Link::new(AckPolicy::EachFrame, 1);
-    let mut follower = Follower::new("test".into(), None, &[]);
+    let mut follower = Replication::new("test".into(), None, &[]);
     let mut heard = Heard::default();
     heard.all(&mut follower, &link.sessions, "key");
     assert_eq!(heard, Heard::default());
@@ -284,7 +284,7 @@ fn who_follows_has_what_is_there_and_hears_when_that_is_another() {
     assert!(heard.streams[&0] == all);
     // One that comes again goes on where it was, with what it has.
     let has = [(0, 100)];
-    let mut again = Follower::new("test".into(), heard.edition, &has);
+    let mut again = Replication::new("test".into(), heard.edition, &has);
     let Some(Response::Grown { from: 100, .. }) = again.next(&link.sessions, "key") else {
         panic!("it has the beginning");
     };
@@ -300,11 +300,11 @@ fn who_follows_has_what_is_there_and_hears_when_that_is_another() {
     assert_ne!(heard.edition, before);
     assert_eq!(heard.streams[&0], b"hell! It is another one, and as long");
     // Nor is there anything for others, or of others.
-    let mut stranger = Follower::new("test".into(), heard.edition, &[]);
+    let mut stranger = Replication::new("test".into(), heard.edition, &[]);
     let told = stranger.next(&link.sessions, "another key");
     assert_eq!(told, Some(Response::Followed { edition: None }));
     assert_eq!(stranger.next(&link.sessions, "another key"), None);
-    let mut of_another = Follower::new("another".into(), heard.edition, &[]);
+    let mut of_another = Replication::new("another".into(), heard.edition, &[]);
     let told = of_another.next(&link.sessions, "key");
     assert_eq!(told, Some(Response::Followed { edition: None }));
 }
@@ -495,7 +495,7 @@ fn an_image_that_was_not_committed_is_gone_with_whoever_told_of_it() {
 #[test]
 fn who_follows_is_told_of_no_record_that_begins_with_an_image() {
     let mut link = Link::new(AckPolicy::EachBatch, 1);
-    let mut follower = Follower::new("test".into(), None, &[]);
+    let mut follower = Replication::new("test".into(), None, &[]);
     let mut heard = Heard::default();
     link.begin_record();
     link.tell(&position(0), b"hello");

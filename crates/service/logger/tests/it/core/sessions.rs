@@ -63,7 +63,7 @@ fn who_only_knocks_is_forgotten_before_others_are_kept_out() {
         link.send(flow, 0, 10);
     }
     link.settle(NOW);
-    assert_eq!(link.session().statistics().forgotten_embryos, 2);
+    assert_eq!(link.session().statistics().evicted_half_open, 2);
     // Now all are in use.
     link.host.connect(6, 10);
     let open = link.host.open(&link.host.connections[&FlowId(6)]);

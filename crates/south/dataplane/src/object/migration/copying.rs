@@ -22,7 +22,7 @@ const READING_MAP: &str = "read a map of the former layout";
 const WRITING_MAP: &str = "write what a map of the former layout had";
 
 /// The maps whose size is decided when a service is begun.
-const SIZED_MAPS: [&str; 3] = ["mirror", "flows", "notes"];
+const SIZED_MAPS: [&str; 3] = ["mirror", "flows", "read_cursors"];
 /// Each program fills it anew for each packet.
 const SCRATCH_MAP: &str = "scratches";
 

@@ -52,7 +52,7 @@ impl Former {
             let entries = match map.name().to_str() {
                 Some("mirror") => 1 << 16,
                 Some("flows") => max_flows,
-                Some("notes") => 1,
+                Some("read_cursors") => 1,
                 _ => continue,
             };
             map.set_max_entries(entries).unwrap();

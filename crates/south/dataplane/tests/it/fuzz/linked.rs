@@ -34,11 +34,11 @@ pub(super) enum LinkStep {
         server_first: bool,
         word: Word,
     },
-    /// A client's request is copied, or left to its server's notes, and answered.
+    /// A client's request is copied, or skipped for its server's read cursor, and answered.
     Request {
         len: usize,
-        /// How far below its end the server says that it has noted, and of which connection.
-        noted: Option<(u32, u32)>,
+        /// How far the read cursor is below its end, and of which connection.
+        cursor: Option<(u32, u32)>,
         answered: bool,
     },
     Reprotect,
@@ -214,7 +214,7 @@ pub(super) fn link_step() -> impl Strategy<Value = LinkStep> {
                 prop_oneof![20 => Just(0u32), 1 => 1u32..3],
             )),
             prop::bool::weighted(0.8),
-        ).prop_map(|(len, noted, answered)| LinkStep::Request { len, noted, answered }),
+        ).prop_map(|(len, cursor, answered)| LinkStep::Request { len, cursor, answered }),
         6 => Just(LinkStep::Reprotect),
         8 => (prop::bool::weighted(0.8), select(vec![0u8, 3, 14]), any::<bool>(), told())
             .prop_map(|(timestamps, scale, stateful, told)| {
@@ -343,9 +343,9 @@ impl World<'_> {
             } => self.upload(*len, *server_first, word),
             LinkStep::Request {
                 len,
-                noted,
+                cursor,
                 answered,
-            } => (0..3).for_each(|_| self.request(*len, *noted, *answered)),
+            } => (0..3).for_each(|_| self.request(*len, *cursor, *answered)),
             LinkStep::Restore {
                 timestamps,
                 scale,
@@ -422,7 +422,7 @@ impl World<'_> {
         }
     }
 
-    fn request(&mut self, len: usize, noted: Option<(u32, u32)>, answered: bool) {
+    fn request(&mut self, len: usize, cursor: Option<(u32, u32)>, answered: bool) {
         let Some(flow) = self.known() else { return };
         let before = self.both.model.counters().mirror_skipped;
         let spec = segment(flow.client.nxt, flow.server.nxt)
@@ -431,9 +431,10 @@ impl World<'_> {
         self.client(&spec);
         self.left += self.both.model.counters().mirror_skipped - before;
         let Some(flow) = self.known() else { return };
-        if let Some((below, other)) = noted {
+        if let Some((below, other)) = cursor {
             let isn = flow.client.isn + other;
-            self.both.note(self.both.key, isn, flow.client.nxt - below);
+            self.both
+                .advance_cursor(self.both.key, isn, flow.client.nxt - below);
         }
         let from = match flow.mode {
             Mode::Observed => flow.server.nxt,

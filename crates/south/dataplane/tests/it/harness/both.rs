@@ -14,8 +14,10 @@ use south_model::{
 use wire::{ChecksumState, FlowId, FlowKey, IpPacket, Segment, SeqNumber};
 
 use super::{
-    kernel::{Kernel, Leased, Note, carried, linked_digesting_settings, linked_settings, settings},
-    seen::{as_note, model_counters},
+    kernel::{
+        Kernel, Leased, RingFrame, carried, linked_digesting_settings, linked_settings, settings,
+    },
+    seen::{as_frame, model_counters},
     segments::*,
 };
 
@@ -64,7 +66,12 @@ fn now() -> u64 {
 fn time_of(flows: &[(FlowKey, Flow)], span: &RangeInclusive<u64>) -> u64 {
     let stamps = flows.iter().flat_map(|(_, flow)| {
         let log = &flow.log;
-        [flow.closed_ns, flow.given_ns, log.copied_ns, log.hasty_ns]
+        [
+            flow.closed_ns,
+            flow.given_ns,
+            log.copied_ns,
+            log.early_ack_ns,
+        ]
     });
     let now = stamps.filter(|stamp| span.contains(stamp)).max();
     AHEAD + now.unwrap_or(*span.start())
@@ -88,7 +95,7 @@ pub(crate) struct Both {
     pub(crate) s: SeqNumber,
     /// Nobody reads the mirror ring: it fills.
     pub(crate) logger_hangs: bool,
-    notes: Vec<Note>,
+    frames: Vec<RingFrame>,
     events: Vec<south_model::EventKind>,
     /// Each with what has left for it, if that had to be seen at once.
     copies: Vec<(south_model::Copy, Option<Packet>)>,
@@ -142,10 +149,10 @@ impl Both {
                 digests: settings.digests.clone(),
                 mirror_capacity: usize::try_from(settings.mirror_bytes).unwrap(),
                 max_flows: usize::try_from(settings.max_flows).unwrap(),
-                max_embryos: 16_384,
+                max_half_open: 16_384,
                 endpoints: settings.addresses.clone(),
                 link: settings.link,
-                notes: settings.notes,
+                read_cursors: settings.read_cursors,
             },
             now(),
         );
@@ -158,7 +165,7 @@ impl Both {
             c: SeqNumber(0),
             s: SeqNumber(0),
             logger_hangs: false,
-            notes: Vec::new(),
+            frames: Vec::new(),
             events: Vec::new(),
             copies: Vec::new(),
         }
@@ -243,9 +250,9 @@ impl Both {
     pub(crate) fn lease(&mut self, goes_on: Option<bool>) {
         let end = goes_on.map(|goes_on| if goes_on { u64::MAX } else { 0 });
         let fence = self.kernel.plane().fence().expect("it is there");
-        let set = fence.speak_until(end.map(Duration::from_nanos));
+        let set = fence.set_lease(end.map(Duration::from_nanos));
         set.expect("it runs");
-        self.model.speak_until(end);
+        self.model.set_lease(end);
         self.agree();
     }
 
@@ -297,12 +304,12 @@ impl Both {
     }
 
     /// Another host has told the client this.
-    pub(crate) fn said_before(&mut self, key: FlowKey, said: Digest, turn: Digest) -> bool {
+    pub(crate) fn inherit_digest(&mut self, key: FlowKey, said: Digest, turn: Digest) -> bool {
         let flow = self.number(key);
-        let model = self.model.said_before(key, flow, said, turn).is_ok();
+        let model = self.model.inherit_digest(key, flow, said, turn).is_ok();
         self.refused(
             model,
-            self.kernel.plane().said_before(key, flow, said, turn),
+            self.kernel.plane().inherit_digest(key, flow, said, turn),
         )
     }
 
@@ -385,10 +392,10 @@ impl Both {
 
     // The log link.
 
-    /// A process of the service says how far it has noted the connection with these ends.
-    pub(crate) fn note(&mut self, key: FlowKey, isn: SeqNumber, seq: SeqNumber) {
-        if self.kernel.note(key, isn, seq) {
-            self.model.note(key, isn, seq);
+    /// A process of the service says how far it has read the connection with these ends.
+    pub(crate) fn advance_cursor(&mut self, key: FlowKey, isn: SeqNumber, seq: SeqNumber) {
+        if self.kernel.advance_cursor(key, isn, seq) {
+            self.model.advance_read_cursor(key, isn, seq);
         }
     }
 
@@ -455,7 +462,7 @@ impl Both {
         let made = std::iter::from_fn(|| self.model.take_copy());
         // What a digest is, the program that has made the copy leaves on its processor.
         let seen = made.map(|copy| {
-            let seen = copy.said.map(|_| self.kernel.wrap(&copy));
+            let seen = copy.digest.map(|_| self.kernel.wrap(&copy));
             (copy, seen)
         });
         self.copies.extend(seen);
@@ -468,8 +475,8 @@ impl Both {
     }
 
     /// The mirror frames since the last call.
-    pub(crate) fn notes(&mut self) -> Vec<Note> {
-        std::mem::take(&mut self.notes)
+    pub(crate) fn frames(&mut self) -> Vec<RingFrame> {
+        std::mem::take(&mut self.frames)
     }
 
     /// The events since the last call.
@@ -503,11 +510,11 @@ impl Both {
                 flow.closed_ns = flow.closed_ns.min(1); // two clocks
                 flow.given_ns = flow.given_ns.min(1);
                 flow.log.copied_ns = flow.log.copied_ns.min(1);
-                flow.log.hasty_ns = flow.log.hasty_ns.min(1);
+                flow.log.early_ack_ns = flow.log.early_ack_ns.min(1);
             }
         }
         assert_eq!(kernel, model, "flows of kernel and model");
-        assert_eq!(self.kernel.embryos(), self.model.embryos(), "embryos");
+        assert_eq!(self.kernel.half_open(), self.model.half_open(), "half_open");
         let events: Vec<_> = self.kernel.take_events();
         let wanted: Vec<_> = std::iter::from_fn(|| self.model.take_event()).collect();
         let wanted_seen: Vec<_> = wanted.iter().map(|e| (e.incarnation, e.kind)).collect();
@@ -515,16 +522,16 @@ impl Both {
         assert_eq!(seen, wanted_seen, "events of kernel and model");
         self.events.extend(wanted.iter().map(|event| event.kind));
         if !self.logger_hangs {
-            let notes = self.kernel.take_notes();
+            let frames = self.kernel.take_frames();
             let wanted: Vec<_> = std::iter::from_fn(|| self.model.take_mirror()).collect();
-            let wanted: Vec<_> = wanted.into_iter().map(as_note).collect();
-            let without_room = |note: &Note| Note {
+            let wanted: Vec<_> = wanted.into_iter().map(as_frame).collect();
+            let without_room = |frame: &RingFrame| RingFrame {
                 room: 0,
-                ..note.clone()
+                ..frame.clone()
             };
-            let seen: Vec<_> = notes.iter().map(without_room).collect();
+            let seen: Vec<_> = frames.iter().map(without_room).collect();
             assert_eq!(seen, wanted, "mirror frames of kernel and model");
-            self.notes.extend(notes);
+            self.frames.extend(frames);
         }
         let counters = self.kernel.plane().counters().expect("readable").named();
         for (name, wanted) in model_counters(&self.model) {

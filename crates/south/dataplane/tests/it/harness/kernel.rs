@@ -41,15 +41,15 @@ pub(crate) fn settings() -> Settings {
         mirror_bytes: 1 << 20,
         max_flows: 16,
         link: false,
-        notes: None,
+        read_cursors: None,
     }
 }
 
-/// The same with a log link, and a server that notes what it reads.
+/// The same with a log link, and a server with read cursors.
 pub(crate) fn linked_settings() -> Settings {
     Settings {
         link: true,
-        notes: Some(0),
+        read_cursors: Some(0),
         ..settings()
     }
 }
@@ -83,7 +83,7 @@ pub(crate) fn linked_digesting_settings() -> Settings {
 
 /// A mirror frame, without its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Note {
+pub(crate) struct RingFrame {
     pub(crate) kind: mirror::FrameKind,
     pub(crate) flow_id: u64,
     pub(crate) server_nxt: SeqNumber,
@@ -99,10 +99,10 @@ pub(crate) struct Kernel {
     plane: Dataplane,
     mirror: Ring<'static>,
     events: Ring<'static>,
-    notes: Arc<Mutex<Vec<Note>>>,
+    frames: Arc<Mutex<Vec<RingFrame>>>,
     happened: Arc<Mutex<Vec<Event>>>,
     service: MapHandle,
-    embryos: MapHandle,
+    half_open: MapHandle,
     flows: MapHandle,
     synacks: MapHandle,
     /// What is protected: endpoints, and their addresses.
@@ -110,7 +110,7 @@ pub(crate) struct Kernel {
     /// The link and the way to the logger.
     link: [MapHandle; 2],
     expected: Mutex<Vec<(FlowId, u32)>>,
-    noted: Option<ReadCursors<'static>>,
+    read_cursors: Option<ReadCursors<'static>>,
     taken: Mutex<Vec<u32>>,
     /// What the last packet has left for the next program.
     carried: Mutex<[u32; 5]>,
@@ -255,12 +255,12 @@ impl Kernel {
     pub(crate) fn pinned(settings: &Settings, place: &Pinned) -> Self {
         let pins = &place.pins;
         let plane = Dataplane::load(settings, pins.clone()).expect("the programs load");
-        let notes = Arc::new(Mutex::new(Vec::new()));
+        let frames = Arc::new(Mutex::new(Vec::new()));
         let happened = Arc::new(Mutex::new(Vec::new()));
-        let (to_notes, to_happened) = (Arc::clone(&notes), Arc::clone(&happened));
+        let (to_frames, to_happened) = (Arc::clone(&frames), Arc::clone(&happened));
         let each = move |record: &[u8]| {
-            let note = decode(record);
-            to_notes.lock().expect("no panic").push(note);
+            let frame = decode(record);
+            to_frames.lock().expect("no panic").push(frame);
         };
         let mirror = Ring::mirror(pins, each).expect("the ring");
         let ring = plane.event_ring().expect("the ring");
@@ -272,15 +272,15 @@ impl Kernel {
         Self {
             mirror,
             events,
-            notes,
+            frames,
             happened,
-            embryos: map("embryos"),
+            half_open: map("half_open"),
             flows: map("flows"),
             synacks: map("synacks"),
             protected: ["endpoints", "addresses"].map(map),
             link: ["link", "path"].map(map),
             expected: Mutex::default(),
-            noted: settings.notes.map(|_| mapped(plane.notes())),
+            read_cursors: settings.read_cursors.map(|_| mapped(plane.read_cursors())),
             taken: Mutex::default(),
             carried: Mutex::default(),
             plane,
@@ -301,7 +301,7 @@ impl Kernel {
 
     /// The first life again, without connections.
     pub(crate) fn reset(&self) {
-        for map in [&self.flows, &self.embryos, &self.synacks] {
+        for map in [&self.flows, &self.half_open, &self.synacks] {
             empty(map);
         }
         for map in &self.link {
@@ -312,13 +312,13 @@ impl Kernel {
             self.plane.forget_expected(flow, chunk).expect("it runs");
         }
         let mut taken = self.taken.lock().expect("no panic");
-        if let Some(noted) = self.noted {
-            taken.drain(..).for_each(|place| noted.free(place));
+        if let Some(cursors) = self.read_cursors {
+            taken.drain(..).for_each(|place| cursors.free(place));
         }
         drop(taken);
         write(&self.service, &self.fresh);
         self.plane().heartbeat().expect("it runs");
-        self.take_notes();
+        self.take_frames();
         self.take_events();
     }
 
@@ -330,16 +330,16 @@ impl Kernel {
         self.plane().configure(settings).expect("it runs");
     }
 
-    /// The notes as a process of the service has them.
-    pub(crate) fn noted(&self) -> ReadCursors<'static> {
-        self.noted.expect("with notes")
+    /// The read cursors as a process of the service has them.
+    pub(crate) fn read_cursors(&self) -> ReadCursors<'static> {
+        self.read_cursors.expect("with read cursors")
     }
 
-    /// A process of the service says how far it has noted this connection.
+    /// A process of the service says how far it has read this connection.
     /// Answers whether there was room for that.
-    pub(crate) fn note(&self, key: FlowKey, isn: SeqNumber, seq: SeqNumber) -> bool {
+    pub(crate) fn advance_cursor(&self, key: FlowKey, isn: SeqNumber, seq: SeqNumber) -> bool {
         let place = self
-            .noted()
+            .read_cursors()
             .take(&Ends::new(key.client(), key.server()), isn.0, seq.0);
         let mut taken = self.taken.lock().expect("no panic");
         taken.extend(place);
@@ -351,8 +351,8 @@ impl Kernel {
         *self.carried.lock().expect("no panic")
     }
 
-    pub(crate) fn embryos(&self) -> usize {
-        self.embryos.keys().count()
+    pub(crate) fn half_open(&self) -> usize {
+        self.half_open.keys().count()
     }
 
     /// Make it look as if `serve` had been silent for `silence`. Which field the heartbeat is,
@@ -422,9 +422,9 @@ impl Kernel {
         frame.run(self.plane().program_fd(program).expect("it is loaded"))
     }
 
-    pub(crate) fn take_notes(&self) -> Vec<Note> {
+    pub(crate) fn take_frames(&self) -> Vec<RingFrame> {
         self.mirror.consume().expect("the ring is read");
-        mem::take(&mut *self.notes.lock().expect("no panic"))
+        mem::take(&mut *self.frames.lock().expect("no panic"))
     }
 
     pub(crate) fn take_events(&self) -> Vec<Event> {
@@ -545,8 +545,8 @@ fn numbers(packet: &Packet) -> (SeqNumber, SeqNumber) {
     (segment.seq(), segment.ack())
 }
 
-/// The notes as a process of the service has them.
-fn mapped(notes: BorrowedFd<'_>) -> ReadCursors<'static> {
+/// The read cursors as a process of the service has them.
+fn mapped(cursors: BorrowedFd<'_>) -> ReadCursors<'static> {
     let length = size_of::<[north_abi::read_cursors::ReadCursor; READ_CURSORS]>();
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping.
@@ -556,7 +556,7 @@ fn mapped(notes: BorrowedFd<'_>) -> ReadCursors<'static> {
             length,
             access,
             Mapping::SHARED,
-            notes,
+            cursors,
             0,
         )
     };
@@ -565,9 +565,9 @@ fn mapped(notes: BorrowedFd<'_>) -> ReadCursors<'static> {
     ReadCursors(unsafe { &*at.cast() })
 }
 
-fn decode(record: &[u8]) -> Note {
+fn decode(record: &[u8]) -> RingFrame {
     let frame = mirror::MirrorFrame::decode(record).expect("the logger understands it");
-    Note {
+    RingFrame {
         kind: frame.kind,
         flow_id: frame.flow_id.0,
         server_nxt: frame.server_nxt,

@@ -6,7 +6,7 @@ mod seen;
 mod segments;
 
 pub(crate) use both::{Both, Out, other_key};
-pub(crate) use kernel::{Frame, Kernel, Leased, Note, Pinned, digesting_settings, settings};
+pub(crate) use kernel::{Frame, Kernel, Leased, Pinned, RingFrame, digesting_settings, settings};
 pub(crate) use segments::*;
 
 pub(crate) use south_model::Verdict::{self, Next, RedirectIngress};

@@ -2,10 +2,10 @@
 
 use south_model::{MirrorFrame, SouthSide};
 
-use super::kernel::Note;
+use super::kernel::RingFrame;
 
-pub(super) fn as_note(frame: MirrorFrame) -> Note {
-    Note {
+pub(super) fn as_frame(frame: MirrorFrame) -> RingFrame {
+    RingFrame {
         kind: frame.kind,
         flow_id: frame.flow_id.0,
         server_nxt: frame.server_nxt,

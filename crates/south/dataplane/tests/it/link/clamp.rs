@@ -5,7 +5,7 @@ use super::*;
 #[test]
 fn the_client_is_told_of_no_more_than_is_logged() {
     let mut linked = Linked::new(AckStrategy::Basic).open();
-    let handshake = linked.both.flow().server.edge;
+    let handshake = linked.both.flow().server.rcv_wnd_edge;
     linked.says(1, &[b'x'; 100]);
     let out = linked.server_acks(101);
     // 1000 << 7 bytes from 101 on: the right edge is kept.
@@ -122,7 +122,7 @@ fn lazy_holds_pure_acks_until_they_are_logged() {
         linked.says(at, &[b'x'; 100]);
         assert_eq!(linked.server_acks(at + 100).verdict, Verdict::Withheld);
     }
-    assert_eq!(linked.both.flow().log.held.len(), 3);
+    assert_eq!(linked.both.flow().log.deferred.len(), 3);
     assert_eq!(
         linked.logged(100, &[]).verdict,
         Verdict::Drop,
@@ -147,7 +147,7 @@ fn of_many_held_acks_the_newest_take_each_others_place() {
         linked.says(1 + n * 10, &[b'x'; 10]);
         linked.server_acks(11 + n * 10);
     }
-    assert_eq!(linked.both.flow().log.held.len(), 8);
+    assert_eq!(linked.both.flow().log.deferred.len(), 8);
     let out = linked.logged(105, &[]);
     assert_eq!(told(&out).0, 71);
     let out = linked.logged(121, &[]);
@@ -254,7 +254,7 @@ fn words_that_come_together_are_each_heard() {
             .ingress(datagram(&linked.link, false, &together));
         assert_eq!(out.verdict, Verdict::Redirect);
         assert!(out.segment().flags().contains(Flags::SYN), "the last one");
-        let said = linked.both.model.take_said().expect("the one before it");
+        let said = linked.both.model.take_sent().expect("the one before it");
         let said = Out {
             verdict: Verdict::Redirect,
             packet: said,

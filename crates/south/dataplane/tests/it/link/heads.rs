@@ -66,7 +66,7 @@ fn the_head_of_each_answer_goes_to_the_logger_and_says_what_was_before_it() {
         linked.asks(9, 7, b"another");
         assert_eq!(linked.answers(7, b"x"), [(7, 7, b"x".to_vec(), 1)]);
         assert_eq!(linked.both.counted("link_heads"), 3);
-        let ring = linked.both.notes();
+        let ring = linked.both.frames();
         assert_eq!(ring.len(), 3, "they are in the ring, too");
     }
 }
@@ -112,7 +112,7 @@ fn a_head_goes_to_the_logger_whatever_a_segment_holds_before_it() {
         linked.asks(9, 7, b"another");
         assert_eq!(linked.answers(4, b"werx"), [(7, 7, b"x".to_vec(), 1)]);
         assert_eq!(linked.answers(8, b"y"), [(8, 8, b"y".to_vec(), 1)]);
-        assert_eq!(linked.both.notes().len(), 3);
+        assert_eq!(linked.both.frames().len(), 3);
 
         // As much of it as a datagram holds. What is missing comes by the ring.
         let begins = 9;
@@ -123,12 +123,12 @@ fn a_head_goes_to_the_logger_whatever_a_segment_holds_before_it() {
             assert_eq!(linked.answers(1, &long).len(), 1);
             let heard = 1 + length(skip);
             linked.asks(begins, heard, b"another");
-            linked.both.notes();
+            linked.both.frames();
             let both = [&long[..], b"abc"].concat();
             let expected =
                 (fits > 0).then(|| (heard, heard, b"abc"[..fits].to_vec(), length(fits)));
             assert_eq!(linked.answers(1, &both), Vec::from_iter(expected), "{skip}");
-            assert_eq!(linked.both.notes().len(), 1);
+            assert_eq!(linked.both.frames().len(), 1);
         }
     }
 }

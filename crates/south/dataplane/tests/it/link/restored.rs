@@ -86,9 +86,9 @@ fn a_client_is_heard_spliced_and_goes_on() {
     for v6 in [false, true] {
         let mut linked = restored(AckStrategy::Eager, v6);
         assert_eq!(linked.both.client(word(&linked, 101, 50)).verdict, DROP);
-        assert_eq!(linked.both.flow().log.restored, Restored::Told);
+        assert_eq!(linked.both.flow().log.restored, Restored::GapKnown);
         assert_eq!(linked.both.client(word(&linked, 100, 70)).verdict, DROP);
-        assert_eq!(linked.both.flow().log.restored, Restored::Heard);
+        assert_eq!(linked.both.flow().log.restored, Restored::Confirmed);
         let late = |event: &EventKind| matches!(event, EventKind::Late { .. });
         assert!(linked.both.events().iter().any(late));
 
@@ -152,10 +152,10 @@ fn what_a_client_has_behind_a_hole_it_has_heard() {
             let word = word(&linked, 100, 70).options(&blocks(&linked, edges));
             linked.both.client(word);
             let flow = linked.both.flow();
-            assert_eq!(flow.log.restored, Restored::Heard);
+            assert_eq!(flow.log.restored, Restored::Confirmed);
             let first = flow.server.isn + 1;
             assert_eq!(
-                (flow.client.ack, flow.log.heard),
+                (flow.client.ack, flow.log.client_received),
                 (first + 70, first + heard)
             );
         }
@@ -165,7 +165,7 @@ fn what_a_client_has_behind_a_hole_it_has_heard() {
         let later = word(&linked, 100, 70).options(&blocks(&linked, &[150, 200]));
         linked.both.client(later);
         let flow = linked.both.flow();
-        assert_eq!(flow.log.heard, flow.server.isn + 201);
+        assert_eq!(flow.log.client_received, flow.server.isn + 201);
     }
 }
 
@@ -183,13 +183,16 @@ fn what_it_sends_again_is_recorded_before_anyone_serves_it() {
     let again = word(&linked, 40, 50).payload(&[7; 100]);
     assert_eq!(linked.both.client(again).verdict, DROP);
     assert_eq!(linked.both.copies().len(), 1);
-    assert_eq!(linked.both.flow().log.restored, Restored::Untold);
+    assert_eq!(linked.both.flow().log.restored, Restored::GapUnknown);
 }
 
 fn heard(linked: &mut Linked, word: Spec) -> (Restored, u32) {
     assert_eq!(linked.both.client(word).verdict, DROP);
     let (log, first) = (&linked.both.flow().log, linked.both.s + 1);
-    (log.restored, log.heard.distance_from(first).unwrap())
+    (
+        log.restored,
+        log.client_received.distance_from(first).unwrap(),
+    )
 }
 
 fn late_events(linked: &mut Linked) -> usize {
@@ -203,18 +206,18 @@ fn one_that_sends_again_is_asked_what_it_has_behind_a_hole() {
     for v6 in [false, true] {
         let mut linked = restored(AckStrategy::Eager, v6);
         let again = word(&linked, 40, 50).payload(&[7; 100]);
-        assert_eq!(heard(&mut linked, again), (Restored::Untold, 50));
+        assert_eq!(heard(&mut linked, again), (Restored::GapUnknown, 50));
         assert_eq!(late_events(&mut linked), 1, "it is asked at once");
         let doubted = (SegmentKind::Doubted, Some(linked.both.s + 51));
         assert_eq!(last_copy(&mut linked), doubted);
         let told = word(&linked, 140, 50).options(&blocks(&linked, &[90, 120]));
-        assert_eq!(heard(&mut linked, told), (Restored::Heard, 120));
+        assert_eq!(heard(&mut linked, told), (Restored::Confirmed, 120));
         assert_eq!(late_events(&mut linked), 1);
         // Others do not.
         let mut linked = restored(AckStrategy::Eager, v6);
         let again = word(&linked, 40, 50).options(&blocks(&linked, &[90, 120]));
         let again = again.payload(&[7; 100]);
-        assert_eq!(heard(&mut linked, again), (Restored::Heard, 120));
+        assert_eq!(heard(&mut linked, again), (Restored::Confirmed, 120));
     }
 }
 
@@ -224,12 +227,12 @@ fn one_that_is_ahead_of_the_record_tells_what_it_has_behind_a_hole() {
     for v6 in [false, true] {
         let mut linked = restored(AckStrategy::Eager, v6);
         let more = word(&linked, 140, 50).payload(b"more");
-        assert_eq!(heard(&mut linked, more), (Restored::Silent, 50));
+        assert_eq!(heard(&mut linked, more), (Restored::Unconfirmed, 50));
         let told = word(&linked, 140, 50).options(&blocks(&linked, &[90, 120]));
-        assert_eq!(heard(&mut linked, told), (Restored::Told, 120));
+        assert_eq!(heard(&mut linked, told), (Restored::GapKnown, 120));
         assert_eq!(late_events(&mut linked), 0);
         let again = word(&linked, 100, 50).payload(&[7; 40]);
-        assert_eq!(heard(&mut linked, again), (Restored::Heard, 120));
+        assert_eq!(heard(&mut linked, again), (Restored::Confirmed, 120));
         assert_eq!(late_events(&mut linked), 1);
     }
 }
@@ -247,24 +250,24 @@ fn one_without_selective_acknowledgements_has_nothing_behind_a_hole_if_it_waits_
         })
     };
     for (from, payload, head_left, is) in [
-        (100, 0, WHOLE - 1, Restored::Heard),
-        (100, 0, WHOLE, Restored::Untold),
+        (100, 0, WHOLE - 1, Restored::Confirmed),
+        (100, 0, WHOLE, Restored::GapUnknown),
         // It says what is not recorded, and may have been answered.
-        (60, 41, WHOLE - 1, Restored::Untold),
-        (140, 0, WHOLE - 1, Restored::Untold),
+        (60, 41, WHOLE - 1, Restored::GapUnknown),
+        (140, 0, WHOLE - 1, Restored::GapUnknown),
         // These say nothing of what comes next.
-        (60, 40, WHOLE - 1, Restored::Silent),
-        (99, 0, WHOLE, Restored::Silent),
+        (60, 40, WHOLE - 1, Restored::Unconfirmed),
+        (99, 0, WHOLE, Restored::Unconfirmed),
     ] {
-        let mut linked = without(head_left, Restored::Silent);
+        let mut linked = without(head_left, Restored::Unconfirmed);
         let word = word(&linked, from, 50).payload(&vec![7; payload]);
         let is_heard = heard(&mut linked, word).0;
         assert_eq!(is_heard, is, "{from} {payload} {head_left}");
     }
     // All beginnings of answers are known of a host that has handed over.
-    let mut linked = without(WHOLE, Restored::Told);
+    let mut linked = without(WHOLE, Restored::GapKnown);
     let word = word(&linked, 100, 50);
-    assert_eq!(heard(&mut linked, word).0, Restored::Heard);
+    assert_eq!(heard(&mut linked, word).0, Restored::Confirmed);
 }
 
 /// It goes on at once, and it is known of it until it has sent that again.
@@ -273,15 +276,21 @@ fn one_that_is_ahead_of_a_server_with_state_is_heard() {
     let mut linked = restored_of(AckStrategy::Eager, false, true);
     assert_eq!(linked.both.client(word(&linked, 101, 50)).verdict, DROP);
     let flow = linked.both.flow();
-    assert_eq!((flow.log.restored, flow.log.ahead), (Restored::Heard, true));
+    assert_eq!(
+        (flow.log.restored, flow.log.snd_beyond_stable),
+        (Restored::Confirmed, true)
+    );
     linked
         .both
         .client(word(&linked, 101, 50).payload(b"and more"));
-    assert!(linked.both.flow().log.ahead);
+    assert!(linked.both.flow().log.snd_beyond_stable);
     linked.both.client(word(&linked, 100, 50));
-    assert!(linked.both.flow().log.ahead, "it brings nothing");
+    assert!(
+        linked.both.flow().log.snd_beyond_stable,
+        "it brings nothing"
+    );
     linked.both.client(word(&linked, 100, 50).payload(b"?"));
-    assert!(!linked.both.flow().log.ahead);
+    assert!(!linked.both.flow().log.snd_beyond_stable);
     assert_eq!(linked.both.copies().len(), 2);
 }
 
@@ -395,7 +404,7 @@ fn one_that_was_told_more_than_is_recorded_is_not_heard() {
         word(&linked, 100, 50).flags(Flags::from_bits(0)),
     ] {
         assert_eq!(linked.both.client(spec).verdict, DROP);
-        assert_eq!(linked.both.flow().log.restored, Restored::Told);
+        assert_eq!(linked.both.flow().log.restored, Restored::GapKnown);
     }
     assert!(linked.both.copies().is_empty());
     assert!(linked.both.events().is_empty());
@@ -433,7 +442,11 @@ fn one_that_guesses_is_not_heard() {
         };
         linked.both.client(spec);
         let now = linked.both.flow().log.restored;
-        assert_eq!(now != Restored::Silent, heard, "{back} {ahead} {stamps:?}");
+        assert_eq!(
+            now != Restored::Unconfirmed,
+            heard,
+            "{back} {ahead} {stamps:?}"
+        );
     }
 }
 
@@ -452,16 +465,22 @@ fn what_only_the_dead_host_knew_is_forgotten() {
             flow.log.restored,
         )
     };
-    assert_eq!(says(&mut linked, 70), (70, Restored::Heard));
-    assert_eq!(says(&mut linked, 71), (71, Restored::Heard));
-    assert_eq!(says(&mut linked, 70 + room + 1), (71, Restored::Heard));
+    assert_eq!(says(&mut linked, 70), (70, Restored::Confirmed));
+    assert_eq!(says(&mut linked, 71), (71, Restored::Confirmed));
+    assert_eq!(says(&mut linked, 70 + room + 1), (71, Restored::Confirmed));
     // Until the server of now has said more than that, it may have been said to something that is not recorded.
-    assert_eq!(says(&mut linked, 70 + room), (70 + room, Restored::Heard));
+    assert_eq!(
+        says(&mut linked, 70 + room),
+        (70 + room, Restored::Confirmed)
+    );
     assert_eq!(
         says(&mut linked, 70 + room + 1),
-        (70 + room, Restored::Heard)
+        (70 + room, Restored::Confirmed)
     );
-    assert_eq!(linked.both.flow().log.heard, linked.both.s + 71 + room);
+    assert_eq!(
+        linked.both.flow().log.client_received,
+        linked.both.s + 71 + room
+    );
 }
 
 #[test]

@@ -162,7 +162,7 @@ fn a_window_beyond_the_field_is_cut() {
         .window_scale = 0;
     let out = lab.server(segment(S2 + 1, lab.c + 1).window(65_535));
     assert_eq!(out.segment().window(), 65_535);
-    assert_eq!(lab.flow().server.edge, lab.c + 1 + 65_535);
+    assert_eq!(lab.flow().server.rcv_wnd_edge, lab.c + 1 + 65_535);
 }
 
 #[test]

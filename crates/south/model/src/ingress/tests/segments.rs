@@ -297,10 +297,10 @@ fn the_ports_of_a_closed_flow_may_be_used_again() {
     lab.splice(SeqNumber(7_000));
     lab.mirrored();
     lab.client(lab.syn());
-    assert_eq!(lab.south.embryos(), 0, "it lives");
+    assert_eq!(lab.south.half_open(), 0, "it lives");
     lab.south.flows.get_mut(&lab.key).unwrap().closed_ns = 1;
     lab.client(lab.syn());
     let reason = CloseReason::Evicted;
     assert_eq!(kinds(&lab.mirrored()), [FrameKind::Closed(reason)]);
-    assert_eq!((lab.south.flow(&lab.key), lab.south.embryos()), (None, 1));
+    assert_eq!((lab.south.flow(&lab.key), lab.south.half_open()), (None, 1));
 }

@@ -16,11 +16,11 @@ impl Session {
             outstream: resume.outstream,
         };
         let (client_isn, server_isn) = (resume.client_isn, resume.server_isn);
-        let journal = &mut self.intake.journal;
+        let journal = &mut self.ingest.journal;
         let resumed = journal.resume(resume.flow, client_isn, server_isn, at);
         if resumed.is_ok() {
             let mut flow = Flow::new(resume);
-            flow.embryo = false;
+            flow.is_half_open = false;
             let isns = (client_isn, server_isn);
             if let Some(same) = before.filter(|f| (f.client_isn, f.server_isn) == isns) {
                 flow.progress.join(&same.progress);
@@ -32,12 +32,12 @@ impl Session {
 
     pub(crate) fn restore_instream(&mut self, flow: FlowId, arrival: &InstreamSegment<'_>) {
         // What was refused then is refused now.
-        let _ = self.intake.journal.instream(flow, arrival);
+        let _ = self.ingest.journal.instream(flow, arrival);
     }
 
     /// Where that is not possible now, for want of room, what is missing would be missing for ever.
     pub(crate) fn restore_released(&mut self, flow: FlowId, to: SeqNumber) {
-        self.intake.journal.release(flow, to);
+        self.ingest.journal.release(flow, to);
         if self.is_missing(flow, to) {
             self.unprotect(flow, Unprotected::TotalLimit);
         }
@@ -46,7 +46,7 @@ impl Session {
     pub(crate) fn restore_acknowledged(&mut self, flow: FlowId, ack: SeqNumber) {
         if let Some(flow) = self.flows.get_mut(flow) {
             flow.progress.acknowledge(flow.server_isn + 1, ack);
-            flow.progress.told();
+            flow.progress.on_logged();
         }
     }
 
@@ -56,8 +56,8 @@ impl Session {
         }
     }
 
-    pub(crate) fn restore_outstream(&mut self, flow: FlowId, said: &OutstreamSegment<'_>) {
-        let _ = self.intake.journal.outstream(flow, said);
+    pub(crate) fn restore_outstream(&mut self, flow: FlowId, head: &OutstreamSegment<'_>) {
+        let _ = self.ingest.journal.outstream(flow, head);
     }
 
     /// Of a copy all digests are kept: the log says after them where the client began to speak.
@@ -69,9 +69,9 @@ impl Session {
         is_copy: bool,
     ) {
         let flow = self.flows.get(id).filter(|_| !is_copy);
-        let heard = flow.map(|flow| flow.heard(&digest, speaks));
-        self.intake
-            .digest(id, digest, (heard.unwrap_or(digest.base), speaks));
+        let received = flow.map(|flow| flow.received_up_to(&digest, speaks));
+        self.ingest
+            .digest(id, digest, (received.unwrap_or(digest.base), speaks));
     }
 
     /// What the key of its digests is made of, if it is known.
@@ -84,17 +84,17 @@ impl Session {
     }
 
     pub(crate) fn hold_turns(&mut self, hold: bool) {
-        self.intake.journal.hold_turns(hold);
+        self.ingest.journal.hold_turns(hold);
     }
 
     /// Gives a connection up. Answers whether it had a record.
     pub(crate) fn unprotect(&mut self, flow: FlowId, reason: Unprotected) -> bool {
-        self.intake.journal.unprotect(flow, reason)
+        self.ingest.journal.unprotect(flow, reason)
     }
 
     pub(crate) fn close(&mut self, flow: FlowId) {
         self.flows.remove(flow);
-        self.intake.journal.close(flow);
+        self.ingest.journal.close(flow);
     }
 
     /// The record of `copy` is that of the connection `resume` from now on.
@@ -107,18 +107,18 @@ impl Session {
     ) {
         let copied = self.flows.remove(copy);
         let (turn, answers, asked) = places;
-        let journal = &mut self.intake.journal;
+        let journal = &mut self.ingest.journal;
         journal.restore_turn(copy, turn, answers);
         if let Some(asked) = asked {
             journal.restore_asked(copy, asked);
         }
         journal.restore_beginnings(copy, beginnings.into_iter());
-        if !self.intake.journal.replace(resume.flow, copy) {
+        if !self.ingest.journal.replace(resume.flow, copy) {
             return;
         }
         self.flows.remove(resume.flow);
         let mut flow = Flow::new(resume);
-        flow.embryo = false;
+        flow.is_half_open = false;
         if let Some(copied) = copied {
             flow.progress.join(&copied.progress);
         }
@@ -127,19 +127,19 @@ impl Session {
 
     /// All has been read. What happened on the way is of no interest.
     pub(crate) fn restored(&mut self) {
-        self.intake.notices.clear();
+        self.ingest.notices.clear();
     }
 
     /// How many connections have a record.
     pub(crate) fn protected(&self) -> usize {
-        let statistics = self.intake.journal.statistics();
+        let statistics = self.ingest.journal.statistics();
         statistics.connections - statistics.unprotected
     }
 
     /// Where the record of a connection begins.
     pub(crate) fn beginning(&self, id: FlowId) -> Option<Resume> {
         let flow = self.flows.get(id)?;
-        let State::Protected(record) = self.intake.journal.summary(id)?.state else {
+        let State::Protected(record) = self.ingest.journal.summary(id)?.state else {
             return None;
         };
         Some(Resume {

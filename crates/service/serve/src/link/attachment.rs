@@ -6,8 +6,8 @@ use dataplane::link_socket;
 use protocol::{DigestSeed, control::Attach};
 
 use super::{
-    Asks, LOOK_AT_KEYS, Link, News, RETRY, Refused,
-    dialing::{Dialed, Dialing},
+    AttachRequest, KEY_FILE_POLL_INTERVAL, Link, LinkEvent, RETRY, Refused,
+    dial::{AttachedLogger, DialAttempt},
     session::Session,
 };
 use crate::{
@@ -16,16 +16,16 @@ use crate::{
     logger_client::{Attached, LoggerClient},
 };
 
-/// What is told where a logger knows of another one.
+/// The warning if a logger knows another service with one of the addresses.
 const TWO_SERVICES: &str = "two services have one address, and two hosts answer its clients (or it is another address behind NAT: --shared-address)";
 
 impl Link {
     /// Another first key, or the one in use was removed: the same logger is attached to anew.
-    pub(super) fn look_at_keys(&mut self, now: Duration) {
-        if now < self.look_at_keys {
+    pub(super) fn poll_keys(&mut self, now: Duration) {
+        if now < self.poll_keys_at {
             return;
         }
-        self.look_at_keys = now + LOOK_AT_KEYS;
+        self.poll_keys_at = now + KEY_FILE_POLL_INTERVAL;
         self.reload_keys();
         let first = self.keys.first();
         let client = self
@@ -35,50 +35,50 @@ impl Link {
         let stale = client
             .and_then(LoggerClient::key)
             .is_some_and(|key| key != first);
-        if stale && self.dialing.is_none() && now >= self.retry_at {
+        if stale && self.dial_attempt.is_none() && now >= self.retry_at {
             self.next = self.session.as_ref().map_or(0, |session| session.logger);
             self.retry_at = now + RETRY; // if it does not know the new key yet
-            self.start_dialing(now);
+            self.start_dial(now);
         }
     }
 
-    pub(super) fn look_at_dialing(&mut self, now: Duration) {
+    pub(super) fn poll_dial(&mut self, now: Duration) {
         let Some(result) = self
-            .dialing
+            .dial_attempt
             .as_ref()
             .and_then(|(dialing, _)| dialing.result())
         else {
             return;
         };
-        let Some((dialing, socket)) = self.dialing.take() else {
+        let Some((dialing, socket)) = self.dial_attempt.take() else {
             return;
         };
         match result {
-            Ok(dialed) => self.attached(dialing.logger, socket, dialed, now),
-            Err(error) => self.not_reached(dialing.logger, &error, now),
+            Ok(dialed) => self.on_attached(dialing.logger, socket, dialed, now),
+            Err(error) => self.on_dial_failure(dialing.logger, &error, now),
         }
     }
 
     /// A logger has answered on the control stream.
-    pub(super) fn attached(
+    pub(super) fn on_attached(
         &mut self,
         logger: usize,
         socket: UdpSocket,
-        dialed: Dialed,
+        dialed: AttachedLogger,
         now: Duration,
     ) {
-        let Dialed {
+        let AttachedLogger {
             mut client,
             attached,
             beside,
         } = dialed;
         self.refused[logger] = None;
         if let Some(other) = beside {
-            self.trouble(Code::AddressShared, format!("{TWO_SERVICES}: {other}"));
+            self.warn(Code::AddressShared, format!("{TWO_SERVICES}: {other}"));
         }
-        let mut attached = self.take_in_use(logger, attached);
+        let mut attached = self.number_session(logger, attached);
         self.frames.attached(attached.kept);
-        attached.digests = self.of_one_key(attached.digests);
+        attached.digests = self.usable_seed(attached.digests);
         if attached.digests.is_none() {
             client.without_digests();
         }
@@ -90,13 +90,13 @@ impl Link {
             Some(session) => {
                 session.client = Some(client);
                 session.attached_at = now;
-                session.deaf = None;
+                session.disconnected = None;
                 session.kept &= attached.kept;
                 session.digests = attached.digests;
                 session.set_keys(attached.keys, now);
-                if !attached.kept && session.up && !self.told_lost {
+                if !attached.kept && session.up && !self.is_loss_reported {
                     session.kept = true;
-                    self.news.push_back(News::Emptied);
+                    self.events.push_back(LinkEvent::Emptied);
                 }
             }
             None => {
@@ -110,17 +110,19 @@ impl Link {
                 ))
             }
         }
-        self.news.extend([News::Settings, News::Attached]);
+        self.events
+            .extend([LinkEvent::Settings, LinkEvent::Attached]);
     }
 
     /// Digests of another key than ours are of use only if that becomes ours, as it does with the records of an
     /// earlier life.
-    fn of_one_key(&self, theirs: Option<DigestSeed>) -> Option<DigestSeed> {
-        theirs.filter(|theirs| self.awaits_heritage || self.asks.digests == Some(*theirs))
+    fn usable_seed(&self, theirs: Option<DigestSeed>) -> Option<DigestSeed> {
+        theirs
+            .filter(|theirs| self.awaits_inherited_records || self.request.digests == Some(*theirs))
     }
 
     /// Records of an earlier session are the past if another logger was in use since.
-    fn take_in_use(&mut self, logger: usize, attached: Attached) -> Attached {
+    fn number_session(&mut self, logger: usize, attached: Attached) -> Attached {
         let at = self.config.loggers[logger];
         let again = self.latest.replace(at) == Some(at);
         let inherited = self.inherited_from == Some(logger);
@@ -138,20 +140,20 @@ impl Link {
         }
     }
 
-    fn not_reached(&mut self, logger: usize, error: &ServeError, now: Duration) {
+    fn on_dial_failure(&mut self, logger: usize, error: &ServeError, now: Duration) {
         if let ServeError::AddressClaimed(why) = error {
             self.claimed = Some(why.clone());
         }
-        self.note_refusal(logger, Refused::of(error));
+        self.record_refusal(logger, Refused::of(error));
         self.advance(now);
     }
 
-    pub(super) fn note_refusal(&mut self, logger: usize, refused: Refused) {
+    pub(super) fn record_refusal(&mut self, logger: usize, refused: Refused) {
         let refused = Some(refused);
         if self.refused[logger] != refused {
             let why = refused.as_ref().map(|refused| refused.why.clone());
-            let news = why.map(|why| News::Trouble(Code::LoggerRefuses, why));
-            self.news.extend(news);
+            let warning = why.map(|why| LinkEvent::Warning(Code::LoggerRefuses, why));
+            self.events.extend(warning);
             self.refused[logger] = refused;
         }
     }
@@ -159,7 +161,7 @@ impl Link {
     /// On to the next logger; after the last one, a while later.
     pub(super) fn advance(&mut self, now: Duration) {
         self.tried += 1;
-        if let Some(logger) = self.only_one() {
+        if let Some(logger) = self.required_logger() {
             self.next = logger;
             self.retry_at = now + RETRY.min(self.config.timeout / 4);
             return;
@@ -168,35 +170,35 @@ impl Link {
         self.retry_at = if self.next == 0 { now + RETRY } else { now };
     }
 
-    pub(super) fn wants_dial(&self) -> bool {
+    pub(super) fn needs_dial(&self) -> bool {
         let attached = self
             .session
             .as_ref()
             .is_some_and(|session| session.client.is_some());
-        !attached && self.dialing.is_none()
+        !attached && self.dial_attempt.is_none()
     }
 
     pub(super) fn dial(&mut self, now: Duration) {
-        if self.wants_dial() && now >= self.retry_at {
-            self.start_dialing(now);
+        if self.needs_dial() && now >= self.retry_at {
+            self.start_dial(now);
         }
     }
 
     fn reload_keys(&mut self) {
         if let Err(error) = self.keys.reload_if_changed() {
             let message = format!("{error}; the old keys stay in use");
-            self.trouble(Code::KeysNotRead, message);
+            self.warn(Code::KeysNotRead, message);
         }
     }
 
-    fn start_dialing(&mut self, now: Duration) {
+    fn start_dial(&mut self, now: Duration) {
         let logger = self.next;
-        if let Err(error) = self.try_dialing(logger) {
-            self.not_reached(logger, &error, now);
+        if let Err(error) = self.try_dial(logger) {
+            self.on_dial_failure(logger, &error, now);
         }
     }
 
-    fn try_dialing(&mut self, logger: usize) -> Result<(), ServeError> {
+    fn try_dial(&mut self, logger: usize) -> Result<(), ServeError> {
         let at = self.config.loggers[logger];
         let same = self
             .session
@@ -212,29 +214,29 @@ impl Link {
         let port = socket.local_addr().doing("ask for our own port")?.port();
         // It may have died before it had written that the records are ours now.
         let inherit = self.inherited_from == Some(logger);
-        self.dialing = Some((self.start_attaching(logger, port, inherit)?, socket));
+        self.dial_attempt = Some((self.start_attach(logger, port, inherit)?, socket));
         Ok(())
     }
 
-    pub(super) fn start_attaching(
+    pub(super) fn start_attach(
         &mut self,
         logger: usize,
         udp_port: u16,
         inherit: bool,
-    ) -> Result<Dialing, ServeError> {
+    ) -> Result<DialAttempt, ServeError> {
         let at = self.config.loggers[logger];
         self.reload_keys(); // it may have read its own a moment ago
         let attach = Attach {
             udp_port,
             inherit,
-            ..self.asks.attach.clone()
+            ..self.request.attach.clone()
         };
         let key = self.keys.first().clone();
-        let asks = Asks {
+        let request = AttachRequest {
             attach,
-            ..self.asks.clone()
+            ..self.request.clone()
         };
-        Dialing::start(logger, at, key, asks, self.config.timeout)
+        DialAttempt::start(logger, at, key, request, self.config.timeout)
             .doing("start a thread that calls the logger")
     }
 }

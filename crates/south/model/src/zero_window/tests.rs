@@ -89,13 +89,13 @@ fn end_of_a_replay_is_held_back_while_the_client_has_no_room() {
         (acked(&word), word.segment().window()),
         (5000 - HELD_BACK + 1, 0)
     );
-    assert!(lab.flow().splice.held);
+    assert!(lab.flow().splice.ack_withheld);
     // The server's timer: the segment goes to the client, and the client answers.
     assert_eq!(says(&mut lab, 2 * MSS, MSS).verdict, Verdict::Next);
     assert_eq!(acked(&hears(&mut lab, 5000, 0)), 5000 - HELD_BACK + 1);
     let word = hears(&mut lab, 5000, 40);
     assert_eq!((acked(&word), word.segment().window()), (5000, 40));
-    assert!(!lab.flow().splice.held);
+    assert!(!lab.flow().splice.ack_withheld);
 }
 
 #[test]
@@ -134,7 +134,7 @@ fn server_that_has_sent_nothing_in_vain_is_told_all_when_it_asks_again() {
     let mut lab = client_with(2 * MSS, 0);
     assert_eq!(told(&says(&mut lab, 0, 2 * MSS)), (2 * MSS - HELD_BACK, 0));
     assert_eq!(told(&says(&mut lab, MSS, MSS)), (2 * MSS, 0));
-    assert!(!lab.flow().splice.held);
+    assert!(!lab.flow().splice.ack_withheld);
 }
 
 #[test]
@@ -153,10 +153,10 @@ fn last_room_that_a_client_takes_is_held_back_but_for_one_byte() {
     says(&mut lab, 5000, MSS);
     for _ in 0..2 {
         assert_eq!(acked(&hears(&mut lab, 5100, 0)), 5001);
-        assert!(lab.flow().splice.held);
+        assert!(lab.flow().splice.ack_withheld);
     }
     assert_eq!(acked(&hears(&mut lab, 5100, 40)), 5100);
-    assert!(!lab.flow().splice.held);
+    assert!(!lab.flow().splice.ack_withheld);
 }
 
 #[test]

@@ -26,17 +26,17 @@ use crate::{
 const LEAST: Duration = Duration::from_secs(1);
 
 /// An attempt under way.
-pub(super) struct Dialing {
+pub(super) struct DialAttempt {
     /// Which of the loggers.
     pub(super) logger: usize,
-    result: mpsc::Receiver<Result<Dialed, ServeError>>,
+    result: mpsc::Receiver<Result<AttachedLogger, ServeError>>,
     /// At its end when there is a result.
     done: UnixStream,
 }
 
 /// What a logger is asked for.
 #[derive(Debug, Clone)]
-pub(crate) struct Asks {
+pub(crate) struct AttachRequest {
     /// Whose addresses these are; not by who only looks.
     pub(crate) claim: Option<Claim>,
     /// That it keeps the records.
@@ -46,19 +46,19 @@ pub(crate) struct Asks {
 }
 
 /// A logger that has answered.
-pub(super) struct Dialed {
+pub(super) struct AttachedLogger {
     pub(super) client: LoggerClient,
     pub(super) attached: Attached,
     /// Another service that is served has one of the addresses, in words.
     pub(super) beside: Option<String>,
 }
 
-impl Dialing {
+impl DialAttempt {
     pub(super) fn start(
         logger: usize,
         at: SocketAddr,
         key: Key,
-        asks: Asks,
+        request: AttachRequest,
         patience: Duration,
     ) -> std::io::Result<Self> {
         let (done, ours) = UnixStream::pair()?;
@@ -66,7 +66,7 @@ impl Dialing {
         std::thread::Builder::new()
             .name("dial".into())
             .spawn(move || {
-                let _ = send.send(dial(at, &key, &asks, patience));
+                let _ = send.send(dial(at, &key, &request, patience));
                 drop(ours);
             })?;
         Ok(Self {
@@ -77,7 +77,7 @@ impl Dialing {
     }
 
     /// What came of it; `None`: nothing yet.
-    pub(super) fn result(&self) -> Option<Result<Dialed, ServeError>> {
+    pub(super) fn result(&self) -> Option<Result<AttachedLogger, ServeError>> {
         match self.result.try_recv() {
             Ok(result) => Some(result),
             Err(mpsc::TryRecvError::Empty) => None,
@@ -96,13 +96,13 @@ impl Dialing {
 pub(super) fn dial(
     at: SocketAddr,
     key: &Key,
-    asks: &Asks,
+    request: &AttachRequest,
     patience: Duration,
-) -> Result<Dialed, ServeError> {
+) -> Result<AttachedLogger, ServeError> {
     let patience = patience.max(LEAST);
     let client = LoggerClient::dial(at, key, patience)?;
-    let (client, attached, beside) = client.attaching(asks)?;
-    Ok(Dialed {
+    let (client, attached, beside) = client.attaching(request)?;
+    Ok(AttachedLogger {
         client,
         attached,
         beside,

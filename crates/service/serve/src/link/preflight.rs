@@ -8,9 +8,9 @@ use protocol::control::{Attach, ReplayMode};
 use rand::Rng;
 
 use super::{
-    Asks, PROBE_INTERVAL,
-    dialing::{Dialed, dial},
-    probing::Prober,
+    AttachRequest, PROBE_INTERVAL,
+    dial::{AttachedLogger, dial},
+    prober::Prober,
     session::{mtu_of, unreachable_by_udp},
 };
 use crate::{
@@ -19,10 +19,10 @@ use crate::{
 };
 
 /// How long its answers may take.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PREFLIGHT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Attaches with the first key of the file, and asks until the link is known to carry datagrams, as a
-/// service does. The logger forgets it at once. What is found is told in words.
+/// Attaches with the first key of the file, and sends probes until the link is known to carry datagrams, as a
+/// service does. The logger forgets it at once. The answer is a text for the operator.
 pub(crate) fn check(at: SocketAddr, key_file: &Path) -> Result<String, ServeError> {
     let keys = KeyRing::load(key_file)?;
     let socket = link_socket(at)?;
@@ -37,14 +37,14 @@ pub(crate) fn check(at: SocketAddr, key_file: &Path) -> Result<String, ServeErro
         udp_port: socket.local_addr().doing("ask for our own port")?.port(),
         ..Attach::PLAIN
     };
-    let asks = Asks {
+    let request = AttachRequest {
         claim: None,
         attach,
         digests: None,
     };
-    let Dialed {
+    let AttachedLogger {
         client, attached, ..
-    } = dial(at, keys.first(), &asks, PATIENCE)?;
+    } = dial(at, keys.first(), &request, PREFLIGHT_TIMEOUT)?;
     let begin = clock::now();
     let counter = u64::try_from(begin.as_micros()).unwrap_or(0);
     let mut prober = Prober::new(
@@ -56,12 +56,12 @@ pub(crate) fn check(at: SocketAddr, key_file: &Path) -> Result<String, ServeErro
         begin,
     );
     let mut buffer = [0; 2048];
-    while prober.mtu().is_none() && clock::now().saturating_sub(begin) < PATIENCE {
+    while prober.mtu().is_none() && clock::now().saturating_sub(begin) < PREFLIGHT_TIMEOUT {
         for probe in prober.due(clock::now()) {
             let _ = socket.send(&probe); // too long for our own interface: it is not answered
         }
         while let Ok(len) = socket.recv(&mut buffer) {
-            prober.heard(&buffer[..len], clock::now());
+            prober.on_datagram(&buffer[..len], clock::now());
         }
         thread::sleep(Duration::from_millis(1));
     }

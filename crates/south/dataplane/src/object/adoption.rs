@@ -36,8 +36,8 @@ pub struct Life {
     pub recovering: bool,
     /// When the last `serve` was last heard of: `CLOCK_MONOTONIC`.
     pub heartbeat: Duration,
-    /// Until when the service may speak ([`Fence::speak_until`](super::Fence::speak_until)).
-    pub speak_until: Option<Duration>,
+    /// Until when the service may send ([`Fence::set_lease`](super::Fence::set_lease)).
+    pub lease_until: Option<Duration>,
     /// The protected addresses. Unspecified ones stand for the port alone.
     pub addresses: Vec<SocketAddr>,
 }
@@ -74,7 +74,7 @@ impl Dataplane {
             gated: service.gated != 0,
             recovering: service.recovering != 0,
             heartbeat: Duration::from_nanos(service.heartbeat_ns),
-            speak_until: Some(service.speak_until_ns)
+            lease_until: Some(service.lease_until_ns)
                 .filter(|end| *end != 0)
                 .map(Duration::from_nanos),
             addresses,

@@ -46,13 +46,13 @@ static __always_inline __u16 self_ack_window(const struct flow *f)
 	return (SELF_ACK_WINDOW + (1 << scale) - 1) >> scale;
 }
 
-static __always_inline bool has_no_room(const struct flow *f)
+static __always_inline bool is_zero_window(const struct flow *f)
 {
 	return !f->client.window;
 }
 
 /* The client's acknowledgement, server space. */
-static __always_inline __u32 client_heard(const struct flow *f)
+static __always_inline __u32 client_una(const struct flow *f)
 {
 	return f->client.ack - f->splice.delta_seq;
 }
@@ -60,37 +60,37 @@ static __always_inline __u32 client_heard(const struct flow *f)
 /* Has the client more than the new server has said so far? */
 static __always_inline bool is_replaying(const struct flow *f)
 {
-	return before(f->splice.nxt, client_heard(f));
+	return before(f->splice.nxt, client_una(f));
 }
 
 /* Has the server sent segments for which the client has no room? (MPTCP clients are left out: egress.h acknowledges the part
  * of a segment that such a client has, and the client would never be asked.) */
-static __always_inline bool sent_in_vain(const struct flow *f)
+static __always_inline bool sent_beyond_window(const struct flow *f)
 {
-	return has_no_room(f) && !f->whole_segments && after(f->splice.nxt, client_heard(f));
+	return is_zero_window(f) && !f->whole_segments && after(f->splice.nxt, client_una(f));
 }
 
 /* The acknowledgement that the server reads when the client has acknowledged `ack` (server space). `all`: hold nothing back from
  * a server with nothing sent behind the replay. The server's own check refuses a number that no server has sent. */
-static __always_inline __u32 told_of(const struct flow *f, __u32 ack, bool all)
+static __always_inline __u32 ack_for_server(const struct flow *f, __u32 ack, bool all)
 {
-	bool in_vain = sent_in_vain(f);
-	if (after(ack, f->splice.nxt) || !has_no_room(f) || f->whole_segments || (all && !in_vain))
+	bool beyond = sent_beyond_window(f);
+	if (after(ack, f->splice.nxt) || !is_zero_window(f) || f->whole_segments || (all && !beyond))
 		return ack;
-	__u32 most = client_heard(f) - HELD_BACK + in_vain;
+	__u32 most = client_una(f) - HELD_BACK + beyond;
 	/* One byte more, once: Linux before 6.6 takes a closed window only from an acknowledgement of new bytes. */
-	__u32 least = f->splice.una + (in_vain && !f->splice.held);
+	__u32 least = f->splice.una + (beyond && !f->splice.ack_withheld);
 	if (before(most, least))
 		most = least;
 	return before(most, ack) ? most : ack;
 }
 
 /* The server's socket reads this acknowledgement. Called at ingress alone, which every acknowledgement passes. */
-static __always_inline void note_told(struct flow *f, __u32 ack)
+static __always_inline void advance_una(struct flow *f, __u32 ack)
 {
 	if (after(ack, f->splice.nxt))
 		return;
 	advance(&f->splice.una, ack);
-	f->splice.held = has_no_room(f) && !f->whole_segments && before(f->splice.una, client_heard(f)) &&
+	f->splice.ack_withheld = is_zero_window(f) && !f->whole_segments && before(f->splice.una, client_una(f)) &&
 			 before(f->splice.una, f->splice.nxt);
 }

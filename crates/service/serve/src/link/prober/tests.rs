@@ -34,7 +34,7 @@ fn answer(prober: &mut Prober, keys: &LinkKeys, path: usize, now: Duration) -> V
         arrived.push(size);
         let probe = Probe::decode(ProbeKind::Probe, &datagram, &accepted).unwrap();
         let kind = ProbeKind::Probed;
-        prober.heard(&Probe { kind, ..probe }.encode(&keys.down), now + ms(1));
+        prober.on_datagram(&Probe { kind, ..probe }.encode(&keys.down), now + ms(1));
     }
     arrived
 }
@@ -86,9 +86,9 @@ fn silence_is_counted_from_the_first_question_that_is_not_answered() {
     assert!(!prober.due(ms(1000)).is_empty());
     assert!(!prober.due(ms(1100)).is_empty());
     assert_eq!(prober.silence(ms(1500)), ms(500));
-    prober.alive(ms(1600));
+    prober.on_activity(ms(1600));
     assert_eq!(prober.silence(ms(1700)), ms(0));
-    assert!(prober.heard_since(ms(1599)) && !prober.heard_since(ms(1600)));
+    assert!(prober.answered_since(ms(1599)) && !prober.answered_since(ms(1600)));
 }
 
 #[test]
@@ -101,15 +101,15 @@ fn answers_of_strangers_and_old_answers_are_none() {
         slot: KeySlot::Zero,
         counter: 8,
     };
-    prober.heard(&stranger.encode(&LinkKey([9; 16])), ms(500));
+    prober.on_datagram(&stranger.encode(&LinkKey([9; 16])), ms(500));
     assert_eq!(prober.silence(ms(500)), ms(500), "the wrong key");
-    prober.heard(&datagram, ms(500));
+    prober.on_datagram(&datagram, ms(500));
     assert_eq!(prober.silence(ms(500)), ms(500), "our own question");
     let good = stranger.encode(&LinkKey([2; 16]));
-    prober.heard(&good, ms(500));
+    prober.on_datagram(&good, ms(500));
     assert_eq!(prober.silence(ms(500)), ms(0));
     assert!(!prober.due(ms(600)).is_empty());
-    prober.heard(&good, ms(900));
+    prober.on_datagram(&good, ms(900));
     assert_eq!(prober.silence(ms(900)), ms(300), "a repetition");
 }
 
@@ -123,7 +123,7 @@ fn new_keys_are_used_and_answers_with_the_old_ones_count() {
     accepted.put(old.slot, old.up);
     let probe = Probe::decode(ProbeKind::Probe, &asked[0], &accepted).unwrap();
     let kind = ProbeKind::Probed;
-    prober.heard(&Probe { kind, ..probe }.encode(&old.down), ms(50));
+    prober.on_datagram(&Probe { kind, ..probe }.encode(&old.down), ms(50));
     assert_eq!(prober.silence(ms(50)), ms(0));
     assert!(!answer(&mut prober, &new, 9000, ms(100)).is_empty());
 }
@@ -134,5 +134,9 @@ fn what_is_not_answered_is_not_kept_for_ever() {
     for now in (0..100_000).step_by(100).map(ms) {
         prober.due(now);
     }
-    assert!(prober.asked.len() < 1000, "{}", prober.asked.len());
+    assert!(
+        prober.outstanding.len() < 1000,
+        "{}",
+        prober.outstanding.len()
+    );
 }

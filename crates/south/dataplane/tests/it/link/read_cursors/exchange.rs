@@ -1,4 +1,4 @@
-//! A client that asks, and a server that notes what it has read.
+//! A client that asks, and a server that reads with stable determinants.
 
 use super::*;
 
@@ -11,15 +11,15 @@ pub(super) const LONGEST: usize = 1400;
 pub(super) const INSTREAM: u32 = 32 * 1024;
 pub(super) const OUTSTREAM: u32 = 64 * 1024;
 
-/// A copy: where it begins, its kind, and what it says to be noted, relative to the client's ISN.
+/// A copy: where it begins, its kind, and the read cursor that it carries, relative to the client's ISN.
 pub(super) type Copied = (u32, SegmentKind, Option<u32>);
 
 pub(super) fn noted(at: u32, up_to: u32) -> Copied {
     (at, SegmentKind::Noted, Some(up_to))
 }
 
-/// A client that asks, and a server that notes what it has read before it answers.
-pub(super) struct Talk {
+/// A client that asks, and a server that reads before it answers.
+pub(super) struct Exchange {
     pub(super) linked: Linked,
     /// Where the client and the server go on, relative to their ISNs.
     pub(super) client: u32,
@@ -28,8 +28,8 @@ pub(super) struct Talk {
     pub(super) theirs: SeqNumber,
 }
 
-impl Talk {
-    /// Nothing is noted yet.
+impl Exchange {
+    /// Nothing is read yet.
     pub(super) fn open(linked: Linked) -> Self {
         let linked = linked.open();
         Self {
@@ -40,19 +40,19 @@ impl Talk {
         }
     }
 
-    /// All that was asked is noted and answered.
+    /// All requests are read and answered.
     pub(super) fn settled() -> Self {
         Self::settled_on(Linked::new(AckStrategy::Eager))
     }
 
     pub(super) fn settled_on(linked: Linked) -> Self {
-        let mut talk = Self::open(linked);
-        talk.settle();
-        talk
+        let mut exchange = Self::open(linked);
+        exchange.settle();
+        exchange
     }
 
     pub(super) fn settle(&mut self) {
-        self.note();
+        self.read_all();
         let at = self.client;
         assert_eq!(self.round(REQUEST), self.client);
         assert_eq!(
@@ -80,13 +80,13 @@ impl Talk {
     }
 
     /// The server has read it all, and the logger knows what.
-    pub(super) fn note(&mut self) {
-        self.note_up_to(self.client);
+    pub(super) fn read_all(&mut self) {
+        self.read_up_to(self.client);
     }
 
-    pub(super) fn note_up_to(&mut self, at: u32) {
+    pub(super) fn read_up_to(&mut self, at: u32) {
         let (key, c) = (self.linked.both.key, self.c());
-        self.linked.both.note(key, c, c + at);
+        self.linked.both.advance_cursor(key, c, c + at);
     }
 
     /// Pure, if there is no payload. What the client is told of.
@@ -107,7 +107,7 @@ impl Talk {
 
     pub(super) fn round(&mut self, payload: &[u8]) -> u32 {
         assert_eq!(self.asks(payload), Next);
-        self.note();
+        self.read_all();
         self.answers()
     }
 

@@ -1,4 +1,4 @@
-//! What the clients of a session are told while nobody serves them (FT-TCP IV.E.1).
+//! Zero-window ACKs to the clients of a session while no host serves them (FT-TCP IV.E.1).
 
 use std::{net::IpAddr, time::Duration};
 
@@ -8,14 +8,14 @@ use wire::FlowId;
 use super::Session;
 use crate::{link::outbox::Outbox, rpc::record_summary};
 
-/// For how long nothing was heard of a client that we know from a log, which does not say: longer than
-/// it can have been, or the client takes what we say for old; less than [`closed_window_ack`] would allow.
+/// The silence of a client that we know from a log, which does not tell it: longer than
+/// it can have been, or the client takes our segment for old; less than [`closed_window_ack`] would allow.
 const LOGGED: Duration = Duration::from_secs(24 * 3600);
 
 impl Session {
     /// The connection with a record after this one, in the order of their numbers.
     pub(crate) fn next_protected(&self, after: Option<FlowId>) -> Option<FlowId> {
-        self.intake.journal.next_protected(after)
+        self.ingest.journal.next_protected(after)
     }
 
     /// Whether all that is recorded of clients is where it outlives us, if it has to be.
@@ -27,8 +27,8 @@ impl Session {
     /// room now. And where to. `None` if the record is not whole, or if nothing ever came from the
     /// client: it may be nobody.
     pub(crate) fn closed_window(&self, id: FlowId, now: Duration) -> Option<(IpAddr, Vec<u8>)> {
-        let flow = self.flows.get(id).filter(|flow| !flow.embryo)?;
-        let journal = &self.intake.journal;
+        let flow = self.flows.get(id).filter(|flow| !flow.is_half_open)?;
+        let journal = &self.ingest.journal;
         let summary = record_summary(journal, &journal.summary(id)?);
         let recorded = self.recorded(id)?;
         let seen = flow.progress.timestamps.is_some() || recorded.acknowledged > 0;

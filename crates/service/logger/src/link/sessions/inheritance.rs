@@ -38,7 +38,7 @@ pub enum NotYet {
         instance: u64,
         /// The address of its host.
         from: IpAddr,
-        /// When it was heard of last.
+        /// Its last sign of life.
         ago: Duration,
     },
     /// They are on their way into the log.
@@ -50,7 +50,7 @@ pub enum NotYet {
 }
 
 impl NotYet {
-    /// What the service is told.
+    /// The message to the service.
     #[must_use]
     pub const fn code(&self) -> ErrorCode {
         match self {
@@ -104,7 +104,10 @@ impl Sessions {
         };
         let instance = *instance;
         let connections = kept.session.protected();
-        let heard = kept.session.heard().map(|then| now.saturating_sub(then));
+        let heard = kept
+            .session
+            .active_at()
+            .map(|then| now.saturating_sub(then));
         if let Some(ago) = heard.filter(|ago| !granted && *ago < SILENCE) {
             return Err(NotYet::StillServed {
                 service: attach.service.clone(),

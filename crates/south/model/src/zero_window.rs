@@ -1,4 +1,4 @@
-//! Acknowledgements for a new server whose client's window is closed (`no_room.h`).
+//! Acknowledgements for a new server whose client's window is closed (`zero_window.h`).
 //!
 //! A replay is shown room that the client does not have; otherwise the replay would wait for a client that does not
 //! read. Behind the end of the replay the server's TCP fills that room with new segments, and the client discards
@@ -45,58 +45,58 @@ pub(crate) fn self_ack_window(flow: &Flow) -> u16 {
 
 /// Window field of a self-ACK. Behind the end of the replay the client's own window is true.
 pub(crate) fn window_of_self_ack(flow: &Flow) -> u16 {
-    if has_no_room(flow) && !is_replaying(flow) {
+    if is_zero_window(flow) && !is_replaying(flow) {
         0
     } else {
         self_ack_window(flow)
     }
 }
 
-fn has_no_room(flow: &Flow) -> bool {
+fn is_zero_window(flow: &Flow) -> bool {
     flow.client.window == 0
 }
 
 /// The client's acknowledgement, server space.
-pub(crate) fn client_heard(flow: &Flow) -> SeqNumber {
+pub(crate) fn client_una(flow: &Flow) -> SeqNumber {
     flow.client.ack - flow.splice.delta_seq
 }
 
 /// Has the client more than the new server has said so far?
 pub(crate) fn is_replaying(flow: &Flow) -> bool {
-    flow.splice.nxt.before(client_heard(flow))
+    flow.splice.nxt.before(client_una(flow))
 }
 
 /// Has the server sent segments for which the client has no room? (MPTCP clients are left out: `egress` acknowledges
 /// the part of a segment that such a client has, and the client would never be asked.)
-pub(crate) fn sent_in_vain(flow: &Flow) -> bool {
-    has_no_room(flow) && !flow.whole_segments && flow.splice.nxt.after(client_heard(flow))
+pub(crate) fn sent_beyond_window(flow: &Flow) -> bool {
+    is_zero_window(flow) && !flow.whole_segments && flow.splice.nxt.after(client_una(flow))
 }
 
 /// The acknowledgement that the server reads when the client has acknowledged `ack` (server space). `all`: hold
 /// nothing back from a server with nothing sent behind the replay. The server's own check refuses a number that no
 /// server has sent.
-pub(crate) fn told_of(flow: &Flow, ack: SeqNumber, all: bool) -> SeqNumber {
-    let in_vain = sent_in_vain(flow);
-    let may_be_held = has_no_room(flow) && !flow.whole_segments && (in_vain || !all);
+pub(crate) fn ack_for_server(flow: &Flow, ack: SeqNumber, all: bool) -> SeqNumber {
+    let beyond = sent_beyond_window(flow);
+    let may_be_held = is_zero_window(flow) && !flow.whole_segments && (beyond || !all);
     if ack.after(flow.splice.nxt) || !may_be_held {
         return ack;
     }
     // One byte more, once: Linux before 6.6 takes a closed window only from an acknowledgement of new bytes.
-    let least = flow.splice.una + u32::from(in_vain && !flow.splice.held);
-    let most = client_heard(flow) - HELD_BACK + u32::from(in_vain);
+    let least = flow.splice.una + u32::from(beyond && !flow.splice.ack_withheld);
+    let most = client_una(flow) - HELD_BACK + u32::from(beyond);
     let most = most.max_seq(least);
     if most.before(ack) { most } else { ack }
 }
 
 /// The server's socket reads this acknowledgement. Called at ingress alone, which every acknowledgement passes.
-pub(crate) fn note_told(flow: &mut Flow, ack: SeqNumber) {
+pub(crate) fn advance_una(flow: &mut Flow, ack: SeqNumber) {
     if ack.after(flow.splice.nxt) {
         return;
     }
     flow.splice.una = flow.splice.una.max_seq(ack);
     let una = flow.splice.una;
-    let behind = una.before(client_heard(flow)) && una.before(flow.splice.nxt);
-    flow.splice.held = has_no_room(flow) && !flow.whole_segments && behind;
+    let behind = una.before(client_una(flow)) && una.before(flow.splice.nxt);
+    flow.splice.ack_withheld = is_zero_window(flow) && !flow.whole_segments && behind;
 }
 
 #[cfg(test)]

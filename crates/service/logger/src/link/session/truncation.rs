@@ -1,4 +1,4 @@
-//! What a server with state has read is in its notes, and need not be in the record.
+//! Bytes that a server with state has read are in its determinants, and need not be in the record.
 
 use protocol::link::SegmentView;
 use wire::{FlowId, SeqNumber};
@@ -8,24 +8,29 @@ use crate::durable::entry::{Change, Entry};
 use crate::link::outbox::Outbox;
 
 impl Session {
-    /// A segment may say that what is missing before it was not copied, because it is in the notes. Answers whether
-    /// the record has less to wait for with that. What is not missing stays: to drop it moves the rest.
-    pub(super) fn noted(&mut self, flow: FlowId, view: &SegmentView<'_>, out: &mut Outbox) -> bool {
+    /// A segment may say that missing bytes before it were not copied, because the determinants have them. Answers
+    /// whether the record has less to wait for with that. Bytes that are not missing stay: to drop them moves the rest.
+    pub(super) fn truncate_to_cursor(
+        &mut self,
+        flow: FlowId,
+        view: &SegmentView<'_>,
+        out: &mut Outbox,
+    ) -> bool {
         view.noted()
             .is_some_and(|to| self.is_missing(flow, to) && self.released(flow, to, out))
     }
 
-    /// The service says the same, and asks to be told what is recorded now, if that is more.
+    /// The service says the same, and expects an acknowledgement if more is recorded now.
     pub(super) fn release(&mut self, flow: FlowId, to: SeqNumber, out: &mut Outbox) {
         if self.released(flow, to, out) {
             self.acknowledge(flow, out);
         }
     }
 
-    /// Tells at once what is recorded.
+    /// Acknowledges at once.
     pub(super) fn acknowledge(&mut self, flow: FlowId, out: &mut Outbox) {
         if let Some(flow) = self.flows.get_mut(flow) {
-            self.acks.say(flow, &self.intake.journal, out);
+            self.acks.send(flow, &self.ingest.journal, out);
         }
     }
 
@@ -34,7 +39,7 @@ impl Session {
     /// record.
     fn released(&mut self, flow: FlowId, to: SeqNumber, out: &mut Outbox) -> bool {
         let was_missing = self.is_missing(flow, to);
-        self.intake.journal.release(flow, to);
+        self.ingest.journal.release(flow, to);
         let fills_a_hole = was_missing && !self.is_missing(flow, to);
         if fills_a_hole {
             let released = Change::Released(to);
@@ -46,7 +51,7 @@ impl Session {
 
     /// Whether something before `to` is not in the record of a protected connection.
     pub(super) fn is_missing(&self, flow: FlowId, to: SeqNumber) -> bool {
-        let stable_seq = self.intake.journal.stable_seq(flow);
+        let stable_seq = self.ingest.journal.stable_seq(flow);
         stable_seq.is_some_and(|stable_seq| to.after(stable_seq))
     }
 }

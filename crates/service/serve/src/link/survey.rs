@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::{
     Link, RETRY, Refused,
-    dialing::{Dialed, Dialing},
+    dial::{AttachedLogger, DialAttempt},
 };
 use crate::{
     clock,
@@ -22,15 +22,15 @@ use crate::{
 };
 
 /// How soon one is asked again that somebody else may use.
-const NOT_YET: Duration = Duration::from_millis(200);
+const TAKEN_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// How soon one is asked again that writes the last of the records: clients wait for no more than its disk.
-const WRITTEN: Duration = Duration::from_millis(5);
+const UNWRITTEN_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// How long somebody else may have them before they are believed to be his.
-const SOMEBODY_ELSE: Duration = Duration::from_secs(5);
+const TAKEN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long loggers that do not answer are waited for, once each was asked; `None`: for ever.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Patience {
+pub(crate) struct SurveyTimeouts {
     /// If none has answered.
     pub(crate) none: Option<Duration>,
     /// If some have.
@@ -39,12 +39,12 @@ pub(crate) struct Patience {
 
 /// How far all are.
 pub(crate) struct Survey {
-    asked: Vec<Asked>,
+    candidates: Vec<Candidate>,
     since: Duration,
 }
 
 /// How far one is.
-struct Asked {
+struct Candidate {
     state: State,
     /// There was an answer, or an error, once.
     tried: bool,
@@ -54,8 +54,8 @@ struct Asked {
 
 enum State {
     Again(Duration),
-    Now(Dialing, UdpSocket),
-    Answered(Box<Dialed>, UdpSocket),
+    Now(DialAttempt, UdpSocket),
+    Answered(Box<AttachedLogger>, UdpSocket),
     /// There is no sense in asking again.
     Refused,
 }
@@ -63,13 +63,13 @@ enum State {
 impl Survey {
     /// Nobody was asked yet.
     pub(crate) fn of(link: &Link, now: Duration) -> Self {
-        let not_yet = |_| Asked {
+        let not_yet = |_| Candidate {
             state: State::Again(now),
             tried: false,
             taken_since: None,
         };
         Self {
-            asked: link.config.loggers.iter().map(not_yet).collect(),
+            candidates: link.config.loggers.iter().map(not_yet).collect(),
             since: now,
         }
     }
@@ -81,55 +81,55 @@ impl Survey {
     pub(crate) fn poll(
         &mut self,
         link: &mut Link,
-        patience: Patience,
+        timeouts: SurveyTimeouts,
         now: Duration,
     ) -> Result<bool, ServeError> {
-        for (logger, one) in self.asked.iter_mut().enumerate() {
-            link.ask_once(logger, one, now)?;
+        for (logger, one) in self.candidates.iter_mut().enumerate() {
+            link.poll_candidate(logger, one, now)?;
         }
         if let Some(why) = link.refused_by_all() {
             return Err(ServeError::NoLogger(why));
         }
         let waited = now.saturating_sub(self.since);
-        let tried = self.asked.iter().all(|one| one.tried);
-        let known = self.asked.iter().all(Asked::is_known);
-        let patient = if self.asked.iter().any(Asked::has_answered) {
-            waited < patience.some
+        let tried = self.candidates.iter().all(|one| one.tried);
+        let known = self.candidates.iter().all(Candidate::is_known);
+        let patient = if self.candidates.iter().any(Candidate::has_answered) {
+            waited < timeouts.some
         } else {
-            patience.none.is_none_or(|none| waited < none)
+            timeouts.none.is_none_or(|none| waited < none)
         };
         Ok(known || (tried && !patient))
     }
 
     /// Whose answers are awaited.
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
-        let asked = self.asked.iter().filter_map(|one| match &one.state {
+        let watched = self.candidates.iter().filter_map(|one| match &one.state {
             State::Now(dialing, _) => Some(dialing.as_fd()),
             _ => None,
         });
-        fds.extend(asked.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
+        fds.extend(watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     }
 
     /// Take the one in use that knows most, if any has answered.
     pub(crate) fn choose(self, link: &mut Link) {
-        let knows = |one: &Asked| match &one.state {
+        let knows = |one: &Candidate| match &one.state {
             State::Answered(dialed, _) => Some((dialed.attached.kept, dialed.attached.session)),
             _ => None,
         };
-        let known = self.asked.iter().map(knows).enumerate();
+        let known = self.candidates.iter().map(knows).enumerate();
         let known = known.filter_map(|(logger, knows)| Some((knows?, Reverse(logger))));
         // Of several that know nothing, or the same, the one that the operator prefers.
         let Some((_, Reverse(chosen))) = known.max() else {
             return; // we go on without, and attach to the first that answers
         };
-        for (logger, one) in self.asked.into_iter().enumerate() {
+        for (logger, one) in self.candidates.into_iter().enumerate() {
             match one.state {
                 State::Answered(dialed, socket) if logger == chosen => {
                     if dialed.attached.kept {
                         link.inherited_from = Some(logger);
-                        link.awaits_heritage = true;
+                        link.awaits_inherited_records = true;
                     }
-                    link.attached(logger, socket, *dialed, clock::now());
+                    link.on_attached(logger, socket, *dialed, clock::now());
                 }
                 State::Answered(dialed, _) => drop(dialed.client.shut_down()),
                 _ => {}
@@ -139,17 +139,17 @@ impl Survey {
 }
 
 impl Link {
-    fn ask_once(
+    fn poll_candidate(
         &mut self,
         logger: usize,
-        one: &mut Asked,
+        one: &mut Candidate,
         now: Duration,
     ) -> Result<(), ServeError> {
         let state = std::mem::replace(&mut one.state, State::Refused);
         one.state = match state {
-            State::Again(at) if now >= at => match self.begin_asking(logger) {
+            State::Again(at) if now >= at => match self.start_candidate(logger) {
                 Ok((dialing, socket)) => State::Now(dialing, socket),
-                Err(error) => self.no_answer(logger, one, &error, now),
+                Err(error) => self.on_failed_attempt(logger, one, &error, now),
             },
             State::Now(dialing, socket) => match dialing.result() {
                 None => State::Now(dialing, socket),
@@ -159,46 +159,46 @@ impl Link {
                     State::Answered(Box::new(dialed), socket)
                 }
                 Some(Err(error @ ServeError::AddressClaimed(_))) => return Err(error),
-                Some(Err(error)) => self.no_answer(logger, one, &error, now),
+                Some(Err(error)) => self.on_failed_attempt(logger, one, &error, now),
             },
             other => other,
         };
         Ok(())
     }
 
-    fn begin_asking(&mut self, logger: usize) -> Result<(Dialing, UdpSocket), ServeError> {
+    fn start_candidate(&mut self, logger: usize) -> Result<(DialAttempt, UdpSocket), ServeError> {
         let socket = link_socket(self.config.loggers[logger])?;
         let port = socket.local_addr().doing("ask for our own port")?.port();
-        let dialing = self.start_attaching(logger, port, true)?;
+        let dialing = self.start_attach(logger, port, true)?;
         Ok((dialing, socket))
     }
 
-    fn no_answer(
+    fn on_failed_attempt(
         &mut self,
         logger: usize,
-        one: &mut Asked,
+        one: &mut Candidate,
         error: &ServeError,
         now: Duration,
     ) -> State {
         one.tried = true;
         match error {
-            ServeError::StillWritten(_) => return State::Again(now + WRITTEN),
+            ServeError::StillWritten(_) => return State::Again(now + UNWRITTEN_RETRY_INTERVAL),
             ServeError::StillServed(_) => {
                 let since = *one.taken_since.get_or_insert(now);
-                if now.saturating_sub(since) < SOMEBODY_ELSE {
-                    return State::Again(now + NOT_YET);
+                if now.saturating_sub(since) < TAKEN_TIMEOUT {
+                    return State::Again(now + TAKEN_RETRY_INTERVAL);
                 }
                 let message = format!(
                     "{error}: another one of this name serves there, and its connections are left to it; give each service of a host its own --name"
                 );
-                self.trouble(Code::NameInUse, message);
+                self.warn(Code::NameInUse, message);
                 return State::Refused;
             }
             _ => one.taken_since = None,
         }
         let refused = Refused::of(error);
         let for_good = refused.for_good;
-        self.note_refusal(logger, refused);
+        self.record_refusal(logger, refused);
         if for_good {
             return State::Refused;
         }
@@ -206,7 +206,7 @@ impl Link {
     }
 }
 
-impl Asked {
+impl Candidate {
     fn is_known(&self) -> bool {
         matches!(self.state, State::Answered(..) | State::Refused)
     }

@@ -3,14 +3,14 @@
 use std::{net::SocketAddr, time::Duration};
 
 use super::{
-    Link, News, REKEY,
+    Link, LinkEvent, REKEY,
     session::{mtu_of, unreachable_by_udp},
 };
 use crate::{config::OnLoggerLoss, logger_client::LoggerClient};
 
 impl Link {
     /// Take what has arrived: answers to probes, and what the logger says by itself.
-    pub(super) fn hear(&mut self, now: Duration) {
+    pub(super) fn receive(&mut self, now: Duration) {
         let Some(session) = &mut self.session else {
             return;
         };
@@ -18,17 +18,17 @@ impl Link {
         let mut buffer = [0; 2048];
         // An error is that of a datagram that we sent: nobody listens there (any more), perhaps.
         while let Ok(len) = session.socket.recv(&mut buffer) {
-            other_size |= session.prober.heard(&buffer[..len], now);
+            other_size |= session.prober.on_datagram(&buffer[..len], now);
         }
         if other_size {
-            self.news.push_back(News::Settings);
+            self.events.push_back(LinkEvent::Settings);
         }
         if let Some(Err(error)) = session.client.as_mut().map(LoggerClient::listen) {
             self.broken(&error, now);
         }
     }
 
-    pub(super) fn ask(&mut self, now: Duration) {
+    pub(super) fn probe(&mut self, now: Duration) {
         let Some(session) = &mut self.session else {
             return;
         };
@@ -41,16 +41,20 @@ impl Link {
             let _ = session.socket.send(&datagram);
         }
         if session.prober.mtu() != before {
-            self.news.push_back(News::Settings);
+            self.events.push_back(LinkEvent::Settings);
         }
         let complete = session.prober.mtu().is_some() && session.client.is_some();
-        let seen = session.way.hidden.is_none();
-        if complete && seen && (!session.up || self.told_lost) && session.is_heard() {
+        let seen = session.route.hidden.is_none();
+        if complete
+            && seen
+            && (!session.up || self.is_loss_reported)
+            && session.has_answered_probe()
+        {
             let kept = std::mem::replace(&mut session.kept, true);
             session.up = true;
-            self.told_lost = false;
+            self.is_loss_reported = false;
             self.tried = 0;
-            self.news.push_back(News::Up { kept });
+            self.events.push_back(LinkEvent::Up { kept });
         }
     }
 
@@ -69,16 +73,16 @@ impl Link {
             Ok(keys) => {
                 session.set_keys(keys, now);
                 session.prober.search(mtu_of(&session.socket), now); // it may be larger now
-                self.news.push_back(News::Settings);
+                self.events.push_back(LinkEvent::Settings);
             }
             Err(error) => self.broken(&error, now),
         }
     }
 
     /// Is the logger lost?
-    pub(super) fn judge(&mut self, now: Duration) {
+    pub(super) fn detect_loss(&mut self, now: Duration) {
         let Some(session) = &self.session else {
-            if self.tried >= self.config.loggers.len() && !self.told_lost {
+            if self.tried >= self.config.loggers.len() && !self.is_loss_reported {
                 self.lose(
                     self.config.loggers[0],
                     "no logger can be reached".to_owned(),
@@ -91,36 +95,36 @@ impl Link {
         }
         let was_up = session.up;
         let logger = self.config.loggers[session.logger];
-        let why = match &session.deaf {
+        let why = match &session.disconnected {
             Some((_, why)) => why.clone(),
-            None if session.is_heard() && session.way.hidden.is_some() => {
+            None if session.has_answered_probe() && session.route.hidden.is_some() => {
                 "what goes there leaves by an interface without our programs (they need Ethernet)"
                     .into()
             }
             None if session.up => format!("no answer for {} ms", self.config.timeout.as_millis()),
             None => unreachable_by_udp(logger),
         };
-        if !self.told_lost {
+        if !self.is_loss_reported {
             self.lose(logger, why);
         }
         let may_change = self.config.on_loss == OnLoggerLoss::Unprotect || !was_up;
-        if may_change && !self.awaits_heritage {
-            self.dialing = None;
+        if may_change && !self.awaits_inherited_records {
+            self.dial_attempt = None;
             self.next = self.session.take().map_or(0, |session| session.logger);
             self.advance(now);
         } else if let Some(session) = &mut self.session
-            && session.deaf.is_none()
+            && session.disconnected.is_none()
         {
             // The stream may hang where the machine is another one by now.
             session.client = None;
-            session.deaf = Some((now, "it did not answer".to_owned()));
+            session.disconnected = Some((now, "it did not answer".to_owned()));
             self.retry_at = now;
             self.next = session.logger;
         }
     }
 
     fn lose(&mut self, logger: SocketAddr, why: String) {
-        self.told_lost = true;
-        self.news.push_back(News::Lost { logger, why });
+        self.is_loss_reported = true;
+        self.events.push_back(LinkEvent::Lost { logger, why });
     }
 }

@@ -34,9 +34,9 @@ pub(crate) struct Prober {
     overhead: u16,
     counter: u64,
     /// What was asked and not answered: when, and of which size.
-    asked: BTreeMap<u64, (Duration, u16)>,
+    outstanding: BTreeMap<u64, (Duration, u16)>,
     next_at: Duration,
-    heard_at: Duration,
+    answered_at: Duration,
     /// When the first probe went out that could have been answered since. While we are busy and ask
     /// nothing, nobody is silent.
     unanswered: Option<Duration>,
@@ -74,9 +74,9 @@ impl Prober {
             interval,
             overhead: if v6 { 48 } else { 28 },
             counter,
-            asked: BTreeMap::new(),
+            outstanding: BTreeMap::new(),
             next_at: now,
-            heard_at: now,
+            answered_at: now,
             unanswered: None,
             answered: 0,
             round_trip: None,
@@ -134,14 +134,14 @@ impl Prober {
             .map_or(Duration::ZERO, |since| now.saturating_sub(since))
     }
 
-    /// Whether anything was heard after this moment.
-    pub(crate) fn heard_since(&self, moment: Duration) -> bool {
-        self.heard_at > moment
+    /// Whether a sign of life came after this moment.
+    pub(crate) fn answered_since(&self, moment: Duration) -> bool {
+        self.answered_at > moment
     }
 
-    /// The logger was heard of in another way.
-    pub(crate) fn alive(&mut self, now: Duration) {
-        self.heard_at = now;
+    /// The logger has given a sign of life in another way.
+    pub(crate) fn on_activity(&mut self, now: Duration) {
+        self.answered_at = now;
         self.unanswered = None;
     }
 
@@ -171,14 +171,14 @@ impl Prober {
     }
 
     /// A datagram came. Tells whether the largest packet is another one now.
-    pub(crate) fn heard(&mut self, datagram: &[u8], now: Duration) -> bool {
+    pub(crate) fn on_datagram(&mut self, datagram: &[u8], now: Duration) -> bool {
         let Ok(probed) = Probe::decode(ProbeKind::Probed, datagram, &self.answers) else {
             return false; // an acknowledgement that nobody took, or a stranger's
         };
-        let Some((at, size)) = self.asked.remove(&probed.counter) else {
+        let Some((at, size)) = self.outstanding.remove(&probed.counter) else {
             return false; // answered already, or too late
         };
-        self.alive(now);
+        self.on_activity(now);
         self.answered += 1;
         self.round_trip = Some(now.saturating_sub(at));
         if Some(size) == self.mtu {
@@ -193,7 +193,7 @@ impl Prober {
     }
 
     /// One more, at once: whoever has just learned of the link sees the way.
-    pub(crate) fn one(&mut self, now: Duration) -> Vec<u8> {
+    pub(crate) fn probe_now(&mut self, now: Duration) -> Vec<u8> {
         self.probe(0, now)
     }
 
@@ -205,7 +205,7 @@ impl Prober {
             slot: self.keys.slot,
             counter: self.counter,
         };
-        self.asked.insert(self.counter, (now, size));
+        self.outstanding.insert(self.counter, (now, size));
         let mut datagram = probe.encode(&self.keys.up).to_vec();
         let len = usize::from(size.saturating_sub(self.overhead)).max(PROBE_LEN);
         datagram.resize(len, 0);
@@ -227,7 +227,7 @@ impl Prober {
         let old = now.saturating_sub(self.interval * 20);
         let full = self.mtu.filter(|_| self.search.is_none());
         let mut lost = 0;
-        self.asked.retain(|_, (at, size)| {
+        self.outstanding.retain(|_, (at, size)| {
             let gone = *at < old;
             lost += u32::from(gone && Some(*size) == full);
             !gone

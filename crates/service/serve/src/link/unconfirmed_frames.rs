@@ -13,7 +13,7 @@ const ASK_BYTES: usize = UNCONFIRMED_BYTES / 8;
 
 /// The frames that were sent, oldest first, in pieces as the logger was sent them.
 #[derive(Debug, Default)]
-pub(super) struct Unconfirmed {
+pub(super) struct UnconfirmedFrames {
     pieces: VecDeque<Vec<u8>>,
     bytes: usize,
     pending: Option<Pending>,
@@ -30,7 +30,7 @@ struct Pending {
     pieces: usize,
 }
 
-impl Unconfirmed {
+impl UnconfirmedFrames {
     /// A piece is on its way to the logger.
     pub(super) fn sent(&mut self, piece: Vec<u8>) {
         self.bytes += piece.len();
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn piece_sent_after_the_question_is_not_confirmed_by_the_answer() {
-        let mut frames = Unconfirmed::default();
+        let mut frames = UnconfirmedFrames::default();
         frames.sent(piece(10));
         frames.sent(piece(20));
         assert!(frames.is_due(START_TIME));
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn answer_of_the_logger_before_does_not_confirm_a_repetition() {
-        let mut frames = Unconfirmed::default();
+        let mut frames = UnconfirmedFrames::default();
         frames.sent(piece(10));
         frames.asks(7, START_TIME);
         let pieces = frames.take();
@@ -117,7 +117,7 @@ mod tests {
 
     #[test]
     fn question_waits_for_its_interval_or_for_many_bytes() {
-        let mut frames = Unconfirmed::default();
+        let mut frames = UnconfirmedFrames::default();
         frames.asks(1, START_TIME);
         assert!(frames.confirmed(1));
         frames.sent(piece(10));

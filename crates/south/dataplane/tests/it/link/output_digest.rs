@@ -85,11 +85,13 @@ fn digest_of_a_long_answer_comes_with_the_one_of_its_beginning() {
     linked.said();
     let before = linked.both.flow().digest.now;
     linked.hears(9, 501, b"more");
-    linked.both.notes();
+    linked.both.frames();
     linked.tells(501, &noise(150_000));
-    let notes = linked.both.notes();
-    let told = notes.iter().filter(|note| note.kind == FrameKind::Digest);
-    let told = told.map(|note| Digest::from_bytes(note.packet[..].try_into().expect("a digest")));
+    let frames = linked.both.frames();
+    let told = frames
+        .iter()
+        .filter(|frame| frame.kind == FrameKind::Digest);
+    let told = told.map(|frame| Digest::from_bytes(frame.packet[..].try_into().expect("a digest")));
     let told: Vec<Digest> = told.collect();
     assert_eq!(told[0], before);
     assert_eq!(told.len(), 3, "{told:?}");
@@ -149,10 +151,10 @@ fn what_another_host_has_said_is_compared() {
             next: s + 1,
             ..Digest::default()
         };
-        assert!(linked.both.said_before(key, said, nothing));
+        assert!(linked.both.inherit_digest(key, said, nothing));
         assert_eq!(linked.both.flow().digest.sent, said);
         // It is known by now.
-        assert!(linked.both.said_before(key, nothing, nothing));
+        assert!(linked.both.inherit_digest(key, nothing, nothing));
         assert_eq!(linked.both.flow().digest.sent, said);
 
         linked.both.new_incarnation();
@@ -205,7 +207,7 @@ fn what_a_digest_is_of_comes_not_too_soon_in_a_replay() {
             ..Digest::default()
         };
         let (said, nothing) = (from(s + 6001), from(s + 1));
-        assert!(linked.both.said_before(key, said, nothing));
+        assert!(linked.both.inherit_digest(key, said, nothing));
         linked.both.new_incarnation();
         let point = dataplane::SplicePoint {
             instream: c,

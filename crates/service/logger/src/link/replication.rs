@@ -1,4 +1,4 @@
-//! Who stands by and already does what the server does hears what that one's processes are told as it comes.
+//! The determinants of a service for its hot standby, as they arrive.
 
 use std::collections::BTreeMap;
 
@@ -6,21 +6,21 @@ use protocol::control::{Edition, Response};
 
 use super::Sessions;
 
-/// How much is told at a time, bytes.
-const PIECE: usize = 64 << 10;
+/// Bytes of determinants in one message.
+const PIECE_BYTES: usize = 64 << 10;
 
-/// One of them.
+/// The stream to one hot standby.
 #[derive(Debug)]
-pub struct Follower {
+pub struct Replication {
     service: String,
-    /// What it has, and how much of its streams.
+    /// The edition that it has, and the lengths of its streams.
     edition: Option<Edition>,
     streams: BTreeMap<u32, u64>,
-    /// It knows of what edition it hears.
-    is_told: bool,
+    /// It knows the edition.
+    knows_edition: bool,
 }
 
-impl Follower {
+impl Replication {
     /// Of this service. It has streams of these lengths already.
     #[must_use]
     pub fn new(service: String, edition: Option<Edition>, streams: &[(u32, u64)]) -> Self {
@@ -28,7 +28,7 @@ impl Follower {
             service,
             edition,
             streams: streams.iter().copied().collect(),
-            is_told: edition.is_some(),
+            knows_edition: edition.is_some(),
         }
     }
 
@@ -38,25 +38,25 @@ impl Follower {
         &self.service
     }
 
-    /// The next thing that it is to hear; `key` is the name of the key that it has proven to have.
+    /// The next message; `key` is the name of the key that it has proven to have.
     pub fn next(&mut self, sessions: &Sessions, key: &str) -> Option<Response> {
         let session = sessions.followed(&self.service, key);
-        // What begins with an image nobody can follow from the beginning.
+        // A log that begins with an image cannot be replicated from its beginning.
         let session = session.filter(|one| one.kept_determinants().image().is_none());
         let edition = session.and_then(super::Session::edition);
-        if !self.is_told || edition != self.edition {
-            self.is_told = true;
+        if !self.knows_edition || edition != self.edition {
+            self.knows_edition = true;
             self.edition = edition;
             self.streams.clear();
             return Some(Response::Followed { edition });
         }
         let kept = session?.kept_determinants();
         for (process, length) in kept.streams() {
-            let heard = self.streams.entry(process).or_default();
-            let from = *heard;
+            let sent = self.streams.entry(process).or_default();
+            let from = *sent;
             if from < length {
-                let bytes = kept.read(process, from, PIECE);
-                *heard += bytes.len() as u64;
+                let bytes = kept.read(process, from, PIECE_BYTES);
+                *sent += bytes.len() as u64;
                 return Some(Response::Grown {
                     process,
                     from,
