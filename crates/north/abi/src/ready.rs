@@ -63,7 +63,7 @@ impl<'a> ReadyWriter<'a> {
 pub struct ReadyReader<'a>(&'a [u8]);
 
 impl<'a> ReadyReader<'a> {
-    /// Reads the payload of a record of the kind [`crate::Call::Ready`].
+    /// Reads the payload of the record of an `epoll_wait`.
     #[must_use]
     pub fn new(payload: &'a [u8]) -> Self {
         Self(payload)

@@ -423,8 +423,8 @@ impl Recovery {
     }
 
     /// A service that already serves has this connection of an earlier `serve`. Either the client may have to
-    /// retransmit bytes that the host before had acknowledged ([`south_model::LogHalf::ahead`]), or the client waits
-    /// until all output is repeated ([`Flow::is_behind`]).
+    /// retransmit bytes that the host before had acknowledged ([`south_model::LogHalf::snd_beyond_stable`]), or the
+    /// client waits until all output is repeated ([`Flow::is_behind`]).
     pub fn track_unacked(&mut self, key: FlowKey, flow: &Flow, now: Duration) {
         if self.stage == Stage::Serving {
             let found = Connection::found(key, flow, now);
