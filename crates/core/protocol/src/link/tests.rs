@@ -410,7 +410,7 @@ fn what_is_not_ours_is_refused() {
         "a packet without a type of service"
     );
     for (at, flip, error) in [
-        (1, 1, LinkError::UnknownVersion(9)),
+        (1, 2, LinkError::UnknownVersion(VERSION ^ 2)),
         (8, 0x20, LinkError::UnknownMode(0)),
         (8, 3, LinkError::BadField("kind")),
     ] {
