@@ -57,11 +57,7 @@ pub(crate) fn version(options: &Version) -> Outcome {
     line("");
     line(&format!("{:<34}{:<9}reads", "format", "writes"));
     for format in FORMATS {
-        let read = if format.oldest == format.version {
-            format.version.to_string()
-        } else {
-            format!("{} to {}", format.oldest, format.version)
-        };
+        let read = format.reads();
         line(&format!("{:<34}{:<9}{read}", format.name, format.version));
     }
     Outcome::Done

@@ -18,8 +18,8 @@ pub fn outlive() -> PathBuf {
     path
 }
 
-/// The `outlive` of the next version, which lays maps out otherwise (feature `next-version`): what `OUTLIVE_NEXT_BIN`
-/// names, else the program in `next` beside the directory of this build.
+/// The `outlive` of the next version of the formats (feature `next-version`): `OUTLIVE_NEXT_BIN` names the program; by
+/// default it is in `next` beside the directory of this build.
 ///
 /// # Panics
 /// When there is none.

@@ -114,7 +114,7 @@ impl Logger {
         assert!(ended.is_some(), "the logger survived SIGKILL");
     }
 
-    /// Starts another one like it in its place; it was killed before.
+    /// Starts another logger with the same flags in the place of the killed logger.
     ///
     /// # Panics
     /// When it does not start.
@@ -135,7 +135,7 @@ impl Logger {
         *self = Self::start_of(outlive, scene, &host, (&keys, &more));
     }
 
-    /// The same, but it is told this.
+    /// The same, with these flags.
     ///
     /// # Panics
     /// As there.

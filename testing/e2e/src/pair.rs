@@ -257,7 +257,16 @@ impl Pair {
         self.first.wait_for("logger_restarted", restarts + 1);
         // By then an earlier lease has expired: a valid lease is from the new logger.
         thread::sleep(lease());
-        wait_until("both have found the logger", || {
+        self.await_leases();
+    }
+
+    /// Waits until `first` has a lease, and `second` would take over.
+    ///
+    /// # Panics
+    /// When that does not happen in time.
+    #[track_caller]
+    pub fn await_leases(&self) {
+        wait_until("one host has a lease, the other stands by", || {
             let (first, second) = (lease_of(&self.first), lease_of(&self.second));
             first.ends_with("ms more") && second.starts_with("standing by") && !second.contains(';')
         });

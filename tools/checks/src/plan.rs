@@ -105,6 +105,9 @@ fn tests(
     };
     environment.push(("OUTLIVE_E2E_LINK", "1".to_owned()));
     run("tests with a linked logger", filter, &environment);
+    report.step("tests of the next version", || {
+        Ok(Counts::one(succeeds(&mut next_version_tests(tools))?))
+    });
 }
 
 /// Checks that take long, or need more than this host has.
@@ -187,6 +190,15 @@ fn next_version(tools: &Tools) -> std::process::Command {
     build.args(["--package", "outlive", "--features", "next-version"]);
     build.arg("--target-dir").arg(tools.target.join("next"));
     build
+}
+
+/// The tests of the crates whose formats the next version raises, as crates of that version.
+fn next_version_tests(tools: &Tools) -> std::process::Command {
+    let mut tests = tools.cargo(&["nextest", "run", "--locked", "--no-fail-fast"]);
+    tests.args(["--package", "protocol", "--package", "wal"]);
+    tests.args(["--package", "logger", "--features", "logger/next-version"]);
+    tests.arg("--target-dir").arg(tools.target.join("next"));
+    tests
 }
 
 /// Limits of words, names, structure, constants and columns.

@@ -10,9 +10,9 @@ use crate::control::{
     encode,
 };
 use crate::link::{
-    ACK_LEN, Ack, Determinants, Head, KeySet, KeySlot, Kind, LinkKey, OPEN_LEN, Open, PROBE_LEN,
-    Probe, ProbeKind, STABLE_LEN, SegmentFlags, SegmentKind, SegmentView, Signer, Stable,
-    heads_digest, seal, seal_head, seal_said,
+    ACK_LEN, Ack, Determinants, Head, KeySet, KeySlot, Kind, LinkKey, OPEN_LEN, Open, Probe,
+    ProbeKind, STABLE_LEN, SegmentFlags, SegmentKind, SegmentView, Signer, Stable, heads_digest,
+    seal, seal_head, seal_said,
 };
 use crate::mirror::{HEADER_LEN, MirrorFrame};
 use crate::{Digest, Versions};
@@ -131,17 +131,20 @@ pub fn link_datagram(bytes: &[u8]) {
             }
         }
         Ok(Kind::Open) => {
-            let read = |datagram: &[u8]| Some(Open::decode(datagram, &keys).ok()?.encode(&key));
-            signed::<OPEN_LEN>(bytes, &key, read);
+            let read =
+                |datagram: &[u8]| Some(Open::decode(datagram, &keys).ok()?.encode(&key).to_vec());
+            signed(bytes, OPEN_LEN, &key, read);
         }
         Ok(Kind::Ack) => {
-            let read = |datagram: &[u8]| Some(Ack::decode(datagram, &keys).ok()?.encode(&key));
-            signed::<ACK_LEN>(bytes, &key, read);
+            let read =
+                |datagram: &[u8]| Some(Ack::decode(datagram, &keys).ok()?.encode(&key).to_vec());
+            signed(bytes, ACK_LEN, &key, read);
         }
         Ok(Kind::Determinants) => determinants(bytes, &key, &keys),
         Ok(Kind::Stable) => {
-            let read = |datagram: &[u8]| Some(Stable::decode(datagram, &keys).ok()?.encode(&key));
-            signed::<STABLE_LEN>(bytes, &key, read);
+            let read =
+                |datagram: &[u8]| Some(Stable::decode(datagram, &keys).ok()?.encode(&key).to_vec());
+            signed(bytes, STABLE_LEN, &key, read);
         }
         Ok(kind) => {
             let kind = match kind {
@@ -150,20 +153,20 @@ pub fn link_datagram(bytes: &[u8]) {
             };
             let read =
                 |datagram: &[u8]| Some(Probe::decode(kind, datagram, &keys).ok()?.encode(&key));
-            signed::<PROBE_LEN>(bytes, &key, read);
+            signed(bytes, Probe::len(bytes), &key, read);
         }
     }
 }
 
-/// `read` gives back the datagram at the beginning of `bytes` when it has a right tag, or nothing.
-fn signed<const N: usize>(bytes: &[u8], key: &LinkKey, read: impl Fn(&[u8]) -> Option<[u8; N]>) {
+/// `read` gives back the first `len` bytes when their tag is right, or nothing.
+fn signed(bytes: &[u8], len: usize, key: &LinkKey, read: impl Fn(&[u8]) -> Option<Vec<u8>>) {
     let _ = read(bytes);
-    let Some(datagram) = bytes.first_chunk::<N>() else {
+    let Some(datagram) = bytes.get(..len) else {
         return;
     };
-    let mut datagram = *datagram;
-    let tag = key.tag(&datagram[..N - 8]);
-    datagram[N - 8..].copy_from_slice(&tag.to_le_bytes());
+    let mut datagram = datagram.to_vec();
+    let tag = key.tag(&datagram[..len - 8]);
+    datagram[len - 8..].copy_from_slice(&tag.to_le_bytes());
     if let Some(again) = read(&datagram) {
         assert_eq!(again, datagram);
     }

@@ -7,6 +7,6 @@ mod format;
 mod replay;
 mod unprotected;
 
-pub use format::Format;
+pub use format::{Format, Reads};
 pub use replay::{ClientFin, ReplayMode};
 pub use unprotected::UnprotectedReason;

@@ -3,13 +3,11 @@
 use crc32fast::Hasher;
 
 const MAGIC: [u8; 8] = *b"OUTLSEGM";
-/// Of the frame of records, and of what the logger writes into them. 2: handshakes, and how far clients
-/// have heard their servers. 3: where answers began, and keys of services. 5: what was released without having been
-/// there. 6: how far servers had read, what was in doubt, digests, and their key.
-pub const VERSION: u32 = 6;
+/// Version of the frames and of the logger's entries. The feature `next-version` raises the version.
+pub const VERSION: u32 = OLDEST + cfg!(feature = "next-version") as u32;
 
-/// The version before, which is read, too.
-const OLDEST: u32 = 5;
+/// The oldest version that is read. No older version was published.
+pub const OLDEST: u32 = 6;
 
 /// The format, for lists of versions.
 pub const FORMAT: types::Format = types::Format {
@@ -41,7 +39,7 @@ pub(crate) fn header(number: u64) -> [u8; HEADER] {
     header_of(VERSION, number)
 }
 
-/// The header of a segment of this version.
+/// The header of a segment of a version.
 pub(crate) fn header_of(version: u32, number: u64) -> [u8; HEADER] {
     let mut header = [0; HEADER];
     header[..8].copy_from_slice(&MAGIC);

@@ -45,6 +45,6 @@ pub mod simulated;
 mod storage;
 
 pub use batch::{Batch, MAX_RECORD};
-pub use format::{FORMAT, VERSION};
+pub use format::{FORMAT, OLDEST, VERSION};
 pub use log::{Log, OpenError, Piece};
 pub use storage::Storage;

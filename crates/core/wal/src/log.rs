@@ -2,7 +2,7 @@
 
 use crate::batch::Batch;
 use crate::format::{
-    BadHeader, HEADER, RECORD_HEADER, check_header, header, record_at, seal, sealed_at,
+    BadHeader, FORMAT, HEADER, RECORD_HEADER, check_header, header, record_at, seal, sealed_at,
 };
 use crate::storage::Storage;
 
@@ -46,9 +46,10 @@ pub enum OpenError<E> {
     /// The storage failed.
     #[error("{0}")]
     Storage(#[from] E),
-    /// A newer program wrote it, or one that is older than the version before.
+    /// A newer program wrote the segment, or a program older than the version before.
     #[error(
-        "segment {segment:#x} of the log has version {version}, which this program does not read"
+        "segment {segment:#x} of the log has version {version}, and this program reads {}: nothing was changed",
+        FORMAT.reads()
     )]
     Version {
         /// Which segment.
@@ -195,14 +196,15 @@ fn read_all<S: Storage>(
     if !removed.is_empty() {
         each(Piece::Removed { segments: &removed });
     }
-    for number in removed {
-        storage.remove(number)?;
-    }
     for number in &numbers {
         let bytes = storage.read(*number)?;
         read(&bytes, *number, each)?;
         // A sealed one, too: its seal may have been written and never synced.
         storage.sync_old(*number)?;
+    }
+    // Only now: a refused log stays unchanged.
+    for number in removed {
+        storage.remove(number)?;
     }
     Ok(numbers)
 }
@@ -253,7 +255,7 @@ fn read<E>(
 mod tests {
     use super::*;
     use crate::{
-        format::{header_of, record_header},
+        format::{OLDEST, VERSION, header_of, record_header},
         simulated::Simulated,
     };
 
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn current_and_previous_version_are_read() {
+    fn versions_in_range_are_read() {
         for version in 0..10 {
             let mut read = Vec::new();
             let log = Log::open(of_version(version, 7), |piece| {
@@ -278,7 +280,7 @@ mod tests {
                     read.push((version, bytes.to_vec()));
                 }
             });
-            if [5, 6].contains(&version) {
+            if (OLDEST..=VERSION).contains(&version) {
                 assert_eq!(log.expect("a log").current(), 8, "it goes on behind it");
                 assert_eq!(read, [(version, b"record".to_vec())]);
             } else {
@@ -288,6 +290,35 @@ mod tests {
                 assert!(told && read.is_empty(), "{error}");
             }
         }
+    }
+
+    /// A segment before a gap, a segment behind the gap, and a segment of the next version.
+    #[test]
+    fn log_of_next_version_is_refused_and_stays() {
+        let mut storage = of_version(VERSION, 3);
+        for (number, version) in [(7, VERSION), (8, VERSION + 1)] {
+            storage.create(number).expect("room");
+            storage.append(&header_of(version, number)).expect("room");
+            storage.sync().expect("kept");
+        }
+        storage.restart();
+        let before = files(storage.clone());
+        let (storage, error) = Log::open(storage, |_| ()).expect_err("it is not known");
+        let text = error.to_string();
+        assert!(
+            text.contains(&format!(
+                "segment 0x8 of the log has version {}",
+                VERSION + 1
+            )),
+            "{text}"
+        );
+        assert_eq!(files(storage), before);
+    }
+
+    fn files(mut storage: Simulated) -> Vec<(u64, Vec<u8>)> {
+        let numbers = storage.list().expect("listed");
+        let file = |number: u64| (number, storage.read(number).expect("it is there"));
+        numbers.into_iter().map(file).collect()
     }
 
     #[test]

@@ -102,10 +102,7 @@ fn with_checksums(bytes: &[u8]) -> Vec<u8> {
     if bytes.len() < HEADER {
         return bytes;
     }
-    let version = match bytes[8] {
-        5 => 5,
-        _ => crate::VERSION,
-    };
+    let version = u32::from(bytes[8]).clamp(crate::OLDEST, crate::VERSION);
     bytes[..HEADER].copy_from_slice(&header_of(version, NUMBER));
     let mut at = HEADER;
     while let Some(Some(length)) = bytes.get(at..).map(<[u8]>::first_chunk::<4>) {

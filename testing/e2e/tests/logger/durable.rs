@@ -1,5 +1,7 @@
 //! The durable log, and repeated kills of the logger.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -9,7 +11,7 @@ use e2e::exchange::Exchange;
 use e2e::loggers::{Logger, SHORT_LOGGER_TIMEOUT, await_recorded, key_file};
 use e2e::servers::{self, SERVER_PORT, test_server};
 use e2e::{EVENT_TIMEOUT, Scene, Seed, binaries};
-use lab::Signal;
+use lab::{Host, Signal};
 
 use crate::{echoes, echoing, protect, status, talks};
 
@@ -171,29 +173,57 @@ fn record_abandoned_during_outage_is_not_awaited() {
     protected.stop();
 }
 
-/// What a logger of the version before wrote while two clients talked.
-const PREVIOUS_VERSION_LOG: &[u8] =
-    include_bytes!("../../../../crates/service/logger/tests/it/durable/version-5.segment");
+/// Written by a logger of version 6 while two clients talked.
+const LOG_OF_VERSION_6: &[u8] =
+    include_bytes!("../../../../crates/service/logger/tests/it/durable/version-6.segment");
 
+/// The next version reads the log, also with later segments of its own. Then this version refuses the log, and changes
+/// nothing.
 #[test]
-fn log_of_previous_version_is_read_after_upgrade() {
+fn log_is_read_by_next_version_and_refused_by_version_before() {
     let scene = Scene::new("link-former");
     let host = scene.lab.add_host_at("logger", 20).expect("a host");
     let keys = key_file(&scene, "keys");
     let log = scene.directory().join("log");
     fs::create_dir(&log).expect("a directory");
-    fs::write(log.join("0000000000000000.segment"), PREVIOUS_VERSION_LOG).expect("written");
-    let log = log.to_string_lossy();
-    let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
-    // The second time with what the first one has written behind it.
-    for life in 1..=2 {
+    fs::write(log.join("0000000000000000.segment"), LOG_OF_VERSION_6).expect("written");
+    let told = log.to_string_lossy();
+    let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &told]);
+    for life in 1..=3 {
         let found = "found records of 1 service, 2 connections";
         wait_until("it has found the records", || {
             logger.log().matches(found).count() == life
         });
         logger.kill();
-        logger.replace_dead(&scene);
+        if life < 3 {
+            logger.replace_dead_by(&binaries::next_outlive(), &scene);
+        }
     }
+    let before = files(&log);
+    let said = refused(&host, &keys, &log, 78);
+    assert!(
+        said.contains("segment 0x2 of the log has version 7, and this program reads 6"),
+        "{said}"
+    );
+    assert_eq!(files(&log), before);
+}
+
+fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let all = fs::read_dir(directory).expect("a directory");
+    let file = |path: PathBuf| (path.clone(), fs::read(path).expect("a file"));
+    all.map(|entry| file(entry.expect("an entry").path()))
+        .collect()
+}
+
+/// The message of a logger that refuses to start on this directory.
+fn refused(host: &Host, keys: &Path, log: &Path, status: i32) -> String {
+    let mut command = host.command(&binaries::outlive().to_string_lossy());
+    command.args(["logger", "--listen", "10.0.0.20:7601", "--key-file"]);
+    command.arg(keys).arg("--dir").arg(log);
+    let ended = command.output().expect("an end");
+    let said = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(status), "{said}");
+    said
 }
 
 /// The logger dies with the head of an answer in its socket, unrecorded. `serve` repeats the head to the next logger
@@ -236,11 +266,6 @@ fn second_logger_on_directory_is_refused() {
     let keys = key_file(&scene, "keys");
     let log = scene.directory().join("log");
     let _logger = Logger::start(&scene, &host, &keys, &["--dir", &log.to_string_lossy()]);
-    let mut command = host.command(&binaries::outlive().to_string_lossy());
-    command.args(["logger", "--listen", "10.0.0.20:7601", "--key-file"]);
-    command.arg(keys).arg("--dir").arg(log);
-    let second = command.output().expect("an end");
-    let said = String::from_utf8_lossy(&second.stderr);
-    assert_eq!(second.status.code(), Some(75), "{said}");
+    let said = refused(&host, &keys, &log, 75);
     assert!(said.contains("another logger uses "), "{said}");
 }

@@ -10,3 +10,4 @@ mod matrix;
 mod output_verification;
 mod phases;
 mod silence;
+mod upgrade;

@@ -8,7 +8,7 @@
 //! | 6 | slot `u8` | that of the key of the tag |
 //! | 7 | count `u8` | of ACK: ranges; of DETERMINANTS and STABLE: see there; else 0 |
 //! | 8 | mode `u8` | [`Mode`] |
-//! | 9 | options `u8` | length of options between body and tag, in units of 8 bytes; in version 8 always 0 |
+//! | 9 | options `u8` | length of options between body and tag, in units of 8 bytes: 0 in all kinds of version 8 |
 //! | 10 | zeros | 6 bytes |
 //! | 16 | flow_id `u64` | of OPEN and ACK; of DETERMINANTS and STABLE: see there; else 0 |
 //! | 24 | counter `u64` | of all but OPEN; there 0 |
@@ -47,6 +47,7 @@ impl Head {
         datagram[6] = self.slot.number();
         datagram[7] = self.count;
         datagram[8] = Mode::Replay as u8;
+        datagram[9] = options(kind, self.version);
         datagram[AT_FLOW..AT_COUNTER].copy_from_slice(&self.flow.0.to_le_bytes());
         datagram[AT_COUNTER..HEAD_LEN].copy_from_slice(&self.counter.to_le_bytes());
     }
@@ -72,10 +73,10 @@ impl Head {
             return Err(LinkError::UnknownKind(code(found)));
         }
         let slot = KeySlot::from_number(datagram[6]).ok_or(LinkError::BadField("slot"))?;
-        let Some((_, [options, zeros @ ..])) = datagram[..AT_FLOW].split_at_checked(9) else {
+        let Some((_, [found_options, zeros @ ..])) = datagram[..AT_FLOW].split_at_checked(9) else {
             return Err(LinkError::BadLength(datagram.len()));
         };
-        if *options != 0 || zeros.iter().any(|zero| *zero != 0) {
+        if *found_options != options(found, datagram[4]) || zeros.iter().any(|zero| *zero != 0) {
             return Err(LinkError::BadField("options"));
         }
         let signed = datagram.len() - TAG_LEN;
@@ -90,6 +91,12 @@ impl Head {
             counter: u64_at(datagram, AT_COUNTER),
         })
     }
+}
+
+/// The length of the options of a kind, in units of 8 bytes. The next version has options in PROBED, for tests.
+pub(super) const fn options(kind: Kind, version: u8) -> u8 {
+    let has = matches!(kind, Kind::Probed) && version > VERSIONS.oldest();
+    (cfg!(feature = "next-version") && has) as u8
 }
 
 /// Writes the tag of what stands before it to the end of `datagram`.

@@ -1,14 +1,14 @@
 //! PROBE and PROBED: is the logger there, and do datagrams of this size get to it?
 //!
-//! Behind the head stands the tag of the head; a PROBE is padded with zeros to the size that is in
-//! question, its answer is not. The padding is not covered by the tag.
+//! Behind the head stand options, if the version has any, and the tag of both; a PROBE is padded with zeros to the size
+//! in question, the answer is not. The tag does not cover the padding.
 
 use wire::FlowId;
 
-use super::head::{HEAD_LEN, Head, TAG_LEN, sign};
+use super::head::{HEAD_LEN, Head, TAG_LEN, kind, options, sign};
 use super::{KeySet, KeySlot, Kind, LinkError, LinkKey};
 
-/// The length without padding, in bytes.
+/// The length without options and padding, in bytes.
 pub const PROBE_LEN: usize = HEAD_LEN + TAG_LEN;
 
 /// Question or answer.
@@ -46,8 +46,9 @@ impl Probe {
     /// The datagram without padding, with a tag made with `key`, which is the one in
     /// [`Probe::slot`].
     #[must_use]
-    pub fn encode(&self, key: &LinkKey) -> [u8; PROBE_LEN] {
-        let mut datagram = [0; PROBE_LEN];
+    pub fn encode(&self, key: &LinkKey) -> Vec<u8> {
+        let options = self.options();
+        let mut datagram = vec![0; PROBE_LEN + options.len()];
         let head = Head {
             version: self.version,
             slot: self.slot,
@@ -56,6 +57,7 @@ impl Probe {
             counter: self.counter,
         };
         head.write(self.kind.kind(), &mut datagram);
+        datagram[HEAD_LEN..HEAD_LEN + options.len()].copy_from_slice(&options);
         sign(&mut datagram, key);
         datagram
     }
@@ -66,10 +68,11 @@ impl Probe {
     ///
     /// [`LinkError`], if it is none, or one with padding that is not of zeros or in a PROBED.
     pub fn decode(kind: ProbeKind, datagram: &[u8], keys: &KeySet) -> Result<Self, LinkError> {
-        let Some((probe, padding)) = datagram.split_first_chunk::<PROBE_LEN>() else {
+        let len = Self::len(datagram);
+        let Some((probe, padding)) = datagram.split_at_checked(len) else {
             return Err(LinkError::BadLength(datagram.len()));
         };
-        let head = Head::read(kind.kind(), probe, keys)?;
+        let head = Head::read_any(kind.kind(), probe, keys)?;
         if head.count != 0 || head.flow != FlowId(0) {
             return Err(LinkError::BadField("count or flow_id"));
         }
@@ -79,11 +82,30 @@ impl Probe {
         if padding.iter().any(|byte| *byte != 0) {
             return Err(LinkError::BadField("padding"));
         }
-        Ok(Self {
+        let read = Self {
             kind,
             version: head.version,
             slot: head.slot,
             counter: head.counter,
-        })
+        };
+        match probe[HEAD_LEN..len - TAG_LEN] == read.options() {
+            true => Ok(read),
+            false => Err(LinkError::BadField("options")),
+        }
+    }
+
+    /// The length without padding, in bytes, of a datagram with this beginning.
+    pub(crate) fn len(datagram: &[u8]) -> usize {
+        let version = datagram.get(4).copied().unwrap_or_default();
+        let options = kind(datagram).map_or(0, |kind| options(kind, version));
+        PROBE_LEN + 8 * usize::from(options)
+    }
+
+    /// The additional field of the next version, for tests.
+    fn options(&self) -> Vec<u8> {
+        match options(self.kind.kind(), self.version) {
+            0 => Vec::new(),
+            _ => (!self.counter).to_le_bytes().to_vec(),
+        }
     }
 }

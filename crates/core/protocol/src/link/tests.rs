@@ -115,7 +115,9 @@ fn stream_position() -> StreamPosition {
 }
 
 /// Up to the number of the connection.
-const BEGINNING: [u8; 16] = [0xf1, 0x4f, 0x4c, 0x6b, 8, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0];
+const BEGINNING: [u8; 16] = [
+    0xf1, 0x4f, 0x4c, 0x6b, VERSION, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0,
+];
 
 #[test]
 #[rustfmt::skip]
@@ -151,8 +153,13 @@ fn the_layouts_are_pinned() {
         let mut expected = BEGINNING.to_vec();
         expected[5] = code;
         expected.extend([0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(datagram[..32], expected);
-        assert_eq!(datagram[32..], KEY.tag(&expected).to_le_bytes());
+        if (code, VERSION) == (5, 9) {
+            expected[9] = 1;
+            expected.extend([0xfc, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]);
+        }
+        let end = expected.len();
+        assert_eq!(datagram[..end], expected);
+        assert_eq!(datagram[end..], KEY.tag(&expected).to_le_bytes());
     }
 }
 
@@ -162,7 +169,7 @@ fn the_layout_of_a_segment_is_pinned() {
     covered[..8].copy_from_slice(&[0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]);
     covered[8..12].copy_from_slice(&[0x04, 0x03, 0x02, 0x01]);
     covered[12] = 0x32; // mode 1, slot 1, a turn
-    covered[13] = 8; // the version
+    covered[13] = VERSION;
     covered[14..].copy_from_slice(&heads_digest(SeqNumber(77)).to_be_bytes());
     let tag = KEY.tag(&covered).to_le_bytes();
     for v6 in [false, true] {
@@ -175,13 +182,13 @@ fn the_layout_of_a_segment_is_pinned() {
         let datagram = sealed(&packet, flags(true, false));
         let mut expected = packet.clone();
         let tcp = if v6 {
-            expected[1] = 0x80; // the version, in the traffic class
+            expected[1] = VERSION << 4; // in the traffic class
             expected[7] = 0x32;
             expected[8..16].copy_from_slice(&tag);
             expected[16..40].fill(0);
             40
         } else {
-            expected[1] = 8; // the version, in the TOS
+            expected[1] = VERSION; // the TOS
             expected[8] = 0x32;
             expected[12..20].copy_from_slice(&tag);
             20
@@ -248,7 +255,7 @@ fn a_head_is_cut_and_says_what_was_before_it() {
             let skipped = u32::try_from(end - head_is.len()).unwrap();
             assert_eq!(head.head(), (SeqNumber(9) + skipped, head_is, more));
             assert!(head.verify(&keys(), FLOW) && head.is_undamaged(&key));
-            // What a network card makes of it is as good.
+            // The checksum of a network card is as good.
             let at = if v6 { 40 } else { 20 };
             let sum =
                 wire::checksum::tcp_checksum(key.client().ip(), key.server().ip(), &datagram[at..]);
@@ -293,7 +300,7 @@ fn a_digest_takes_the_place_of_a_payload() {
         let last = datagram.len() - 1;
         datagram[last] ^= 1;
         assert!(!SegmentView::parse(&datagram).unwrap().is_undamaged(&key));
-        // No other kind tells one, and none of another length is one.
+        // Other kinds and other lengths have none.
         let other = sealed(&packet, flags(false, false));
         assert_eq!(SegmentView::parse(&other).unwrap().said(), None);
     }
@@ -410,7 +417,7 @@ fn what_is_not_ours_is_refused() {
         "a packet without a type of service"
     );
     for (at, flip, error) in [
-        (1, 1, LinkError::UnknownVersion(9)),
+        (1, 2, LinkError::UnknownVersion(VERSION ^ 2)),
         (8, 0x20, LinkError::UnknownMode(0)),
         (8, 3, LinkError::BadField("kind")),
     ] {
@@ -490,6 +497,36 @@ fn only_the_keys_of_both_slots_are_taken() {
     let wrong = Open::decode(&with(KeySlot::One, &new), &keys);
     assert_eq!(wrong, Err(LinkError::BadTag));
     assert_eq!(KeySlot::One.other(), KeySlot::Zero);
+}
+
+/// The next version has a field in PROBED, and nowhere else.
+#[test]
+fn options_of_probed_are_those_of_agreed_version() {
+    for (version, len) in [(8, PROBE_LEN), (9, PROBE_LEN + 8)] {
+        let probed = Probe {
+            version,
+            kind: ProbeKind::Probed,
+            slot: KeySlot::One,
+            counter: 5,
+        };
+        if !VERSIONS.contains(version) {
+            continue;
+        }
+        let mut datagram = probed.encode(&KEY);
+        assert_eq!(datagram.len(), len);
+        let decode = |datagram: &[u8]| Probe::decode(ProbeKind::Probed, datagram, &keys());
+        assert_eq!(decode(&datagram), Ok(probed));
+        let kind = ProbeKind::Probe;
+        assert_eq!(Probe { kind, ..probed }.encode(&KEY).len(), PROBE_LEN);
+        if len > PROBE_LEN {
+            datagram[PROBE_LEN - 8] ^= 1;
+            head::sign(&mut datagram, &KEY);
+            assert_eq!(decode(&datagram), Err(LinkError::BadField("options")));
+        }
+        datagram[4] ^= 8 ^ 9;
+        head::sign(&mut datagram, &KEY);
+        assert!(decode(&datagram).is_err(), "the length of another version");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! All numbers are little-endian. Who changes what is here changes the version in the header of the
-//! files (`wal`). Entries of the version before are read, too ([`Layout`]).
+//! files (`wal`). Entries of the version before are read, too.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -17,26 +17,9 @@ use crate::link::{Attachment, progress::Progress};
 
 mod parts;
 
-use parts::{known, number, numbers, read_attach, take, truth, write_attach};
-
-/// The entries of which version.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Layout {
-    /// Version 5. Nothing says how far a server had read, nothing is in doubt, and there are no digests.
-    Former,
-    /// Those that are written.
-    Own,
-}
-
-impl Layout {
-    /// That of the segments of this version.
-    pub(crate) const fn of(version: u32) -> Self {
-        match version {
-            wal::VERSION => Self::Own,
-            _ => Self::Former,
-        }
-    }
-}
+use parts::{
+    known, number, numbers, read_attach, read_beginning, take, truth, write_attach, write_beginning,
+};
 
 /// A change of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,8 +81,8 @@ pub(crate) enum Entry<'a> {
         turn: Position,
         /// [`journal::Protected::answers`].
         answers: [SeqNumber; 4],
-        /// [`journal::Protected::asked`] and [`journal::Protected::doubt`]; `None`: version 5 does not say.
-        asked: Option<[SeqNumber; 2]>,
+        /// [`journal::Protected::asked`] and [`journal::Protected::doubt`].
+        asked: [SeqNumber; 2],
     },
 }
 
@@ -117,8 +100,6 @@ const OUTSTREAM: u8 = 17;
 const UNPROTECTED: u8 = 18;
 const CLOSED: u8 = 19;
 const PROGRESS: u8 = 20;
-/// Of version 5: [`OUTSTREAM`] that says what was to be recorded before.
-const FORMER_OUTSTREAM_AFTER: u8 = 21;
 const RELEASED: u8 = 22;
 const DIGEST: u8 = 23;
 /// Added to the kind of a change: it is about the copy.
@@ -197,7 +178,7 @@ impl<'a> Entry<'a> {
                 }
             }
             Self::Opened(resume) | Self::CopyBegins(resume) => {
-                out.extend_from_slice(&resume.to_bytes());
+                write_beginning(resume, out);
             }
             Self::Changed(_, change) | Self::Copied(_, change) => change.write(out),
             Self::CopyBeginnings(_, places) => {
@@ -218,7 +199,6 @@ impl<'a> Entry<'a> {
                     heard: SeqNumber(0),
                 });
                 let places = [fin.seq, fin.heard, turn.instream, turn.outstream];
-                let asked = asked.iter().flatten();
                 for seq in places.iter().chain(answers).chain(asked) {
                     out.extend_from_slice(&seq.0.to_le_bytes());
                 }
@@ -226,9 +206,9 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Reads an entry that [`Entry::write`] of this layout wrote, and the instance; `None` for any other bytes. Each
+    /// Reads an entry that [`Entry::write`] of this version wrote, and the instance; `None` for any other bytes. Each
     /// entry has exactly one encoding: dropping unknown bytes of a newer program would change the meaning of an entry.
-    pub(crate) fn read(layout: Layout, bytes: &'a [u8]) -> Option<(u64, Self)> {
+    pub(crate) fn read(version: u32, bytes: &'a [u8]) -> Option<(u64, Self)> {
         let mut rest = bytes;
         let [kind] = take(&mut rest)?;
         let instance = u64::from_le_bytes(take(&mut rest)?);
@@ -239,7 +219,7 @@ impl<'a> Entry<'a> {
                 from: u64::from_le_bytes(take(&mut rest)?),
             },
             OPENED | COPY_BEGINS => {
-                let resume = Resume::from_bytes(&take(&mut rest)?)?;
+                let resume = read_beginning(version, &mut rest)?;
                 match kind {
                     OPENED => Self::Opened(resume),
                     _ => Self::CopyBegins(resume),
@@ -247,7 +227,7 @@ impl<'a> Entry<'a> {
             }
             TURNS_HELD => Self::TurnsHeld(truth(&mut rest)?),
             FORGOTTEN => Self::Forgotten,
-            DIGEST_SEED if layout == Layout::Own => {
+            DIGEST_SEED => {
                 let mut half = || take(&mut rest).map(u64::from_le_bytes);
                 Self::DigestSeed(DigestSeed([half()?, half()?]))
             }
@@ -266,10 +246,7 @@ impl<'a> Entry<'a> {
                 let has_fin = truth(&mut rest)?;
                 let [seq, heard, instream, outstream] = numbers(&mut rest)?;
                 let answers = numbers(&mut rest)?;
-                let asked = match layout {
-                    Layout::Former => None,
-                    Layout::Own => Some(numbers(&mut rest)?),
-                };
+                let asked = numbers(&mut rest)?;
                 Self::CopyEnds {
                     flow,
                     fin: known(has_fin, [seq, heard], ClientFin { seq, heard })?,
@@ -281,10 +258,10 @@ impl<'a> Entry<'a> {
                     asked,
                 }
             }
-            INSTREAM..=DIGEST => Self::Changed(flow, Change::read(layout, kind, &mut rest)?),
+            INSTREAM..=DIGEST => Self::Changed(flow, Change::read(kind, &mut rest)?),
             _ => {
                 let kind = kind.checked_sub(OF_COPY)?;
-                Self::Copied(flow, Change::read(layout, kind, &mut rest)?)
+                Self::Copied(flow, Change::read(kind, &mut rest)?)
             }
         };
         // An attachment names the instance in the entry.
@@ -401,16 +378,12 @@ impl<'a> Change<'a> {
         }
     }
 
-    fn read(layout: Layout, kind: u8, rest: &mut &'a [u8]) -> Option<Self> {
+    fn read(kind: u8, rest: &mut &'a [u8]) -> Option<Self> {
         Some(match kind {
             INSTREAM => {
                 let [seq, client_ack, nxt, ack] = numbers(rest)?;
                 let [flags] = take(rest)?;
-                let doubted = match layout {
-                    Layout::Former => 0,
-                    Layout::Own => DOUBTED,
-                };
-                if flags & !(FIN | SERVER_KNOWN | HEARD_ALL | HEADS_KNOWN | doubted) != 0 {
+                if flags & !(FIN | SERVER_KNOWN | HEARD_ALL | HEADS_KNOWN | DOUBTED) != 0 {
                     return None;
                 }
                 let doubted = match flags & DOUBTED {
@@ -429,14 +402,9 @@ impl<'a> Change<'a> {
                     bytes: std::mem::take(rest),
                 }
             }
-            OUTSTREAM | FORMER_OUTSTREAM_AFTER => {
+            OUTSTREAM => {
                 let seq = number(rest)?;
-                let [has] = match (layout, kind) {
-                    (Layout::Own, OUTSTREAM) => take(rest)?,
-                    (Layout::Own, _) => return None,
-                    (Layout::Former, OUTSTREAM) => [0],
-                    (Layout::Former, _) => [AFTER],
-                };
+                let [has] = take(rest)?;
                 if has & !(AFTER | ASKED) != 0 {
                     return None;
                 }
@@ -466,7 +434,7 @@ impl<'a> Change<'a> {
                 Self::Progress(progress)
             }
             RELEASED => Self::Released(number(rest)?),
-            DIGEST if layout == Layout::Own => {
+            DIGEST => {
                 let digest = Digest::from_bytes(take(rest)?);
                 let speaks = match rest.is_empty() {
                     true => None,

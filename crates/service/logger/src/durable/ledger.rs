@@ -366,7 +366,7 @@ impl Ledger {
                 out.append(&mut flight.held);
                 flight.catches_up.then_some(Change::Durable)
             }
-            // It came too late: what was acknowledged since is not in the log.
+            // Too late: later acknowledged changes are not in the log.
             Mode::Volatile(_) | Mode::Restarting => None,
         }
     }
@@ -413,7 +413,7 @@ impl Ledger {
         if now < flight.since + SLOW || matches!(self.mode, Mode::Volatile(_)) {
             return None;
         }
-        // It stays in flight: until the writer has answered it gets no other order.
+        // Still in flight: the writer gets no other order before an answer.
         out.append(&mut flight.held);
         let why = format!("a commit takes longer than {} s", SLOW.as_secs());
         self.give_up(why, now, out)

@@ -5,7 +5,7 @@ use protocol::control::Resume;
 use wal::{Log, OpenError, Piece, Storage};
 use wire::{FlowId, SeqNumber};
 
-use super::entry::{Change, Entry, Layout};
+use super::entry::{Change, Entry};
 use super::ledger::{Job, Ledger};
 use crate::link::{Session, Sessions};
 
@@ -53,7 +53,7 @@ pub fn restore<S: Storage>(
             segment,
             version,
             bytes,
-        } => reading.record(segment, Layout::of(version), bytes),
+        } => reading.record(segment, version, bytes),
         Piece::Removed { segments } => reading.removed = segments.to_vec(),
         Piece::Damaged { segment } => reading.damage(segment),
         Piece::End { segment, len } => reading.ledger.add_segment(segment, len),
@@ -106,9 +106,9 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    fn record(&mut self, segment: u64, layout: Layout, bytes: &[u8]) {
-        let Some((instance, entry)) = Entry::read(layout, bytes) else {
-            // Its checksum is right, so a program has written it that knows more than this one.
+    fn record(&mut self, segment: u64, version: u32, bytes: &[u8]) {
+        let Some((instance, entry)) = Entry::read(version, bytes) else {
+            // The checksum is right: a newer program wrote the entry.
             self.damage(segment);
             return;
         };
@@ -139,7 +139,6 @@ impl Reading<'_> {
             Entry::TurnsHeld(hold) => session.hold_turns(hold),
             Entry::DigestSeed(seed) => session.restore_digest_seed(seed),
             Entry::Opened(resume) => {
-                // It was let in then.
                 session.restore(&resume);
                 self.ledger.add_base(instance, resume.flow, segment);
                 self.abandon_copy_of(instance, resume.flow);
@@ -200,7 +199,7 @@ impl Reading<'_> {
         instance: u64,
         flow: FlowId,
         fin: Option<journal::ClientFin>,
-        places: (Position, [SeqNumber; 4], Option<[SeqNumber; 2]>),
+        places: (Position, [SeqNumber; 4], [SeqNumber; 2]),
     ) {
         let copying = self
             .copying

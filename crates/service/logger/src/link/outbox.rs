@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use protocol::link::{ACK_LEN, MAX_ACKS, PROBE_LEN, STABLE_LEN};
+use protocol::link::{ACK_LEN, MAX_ACKS, STABLE_LEN};
 use wal::Batch;
 
 use crate::durable::{Change, Ledger, LogState, Order, entry::Entry};
@@ -177,7 +177,7 @@ impl Outbox {
         self.ledger.as_ref().is_some_and(|ledger| ledger.is_busy())
     }
 
-    pub(super) fn probed(&mut self, to: Peer, probed: &[u8; PROBE_LEN]) {
+    pub(super) fn probed(&mut self, to: Peer, probed: &[u8]) {
         self.send(to, probed);
     }
 
@@ -185,11 +185,11 @@ impl Outbox {
         self.send(to, stable);
     }
 
-    fn send<const LEN: usize>(&mut self, to: Peer, datagram: &[u8; LEN]) {
-        const { assert!(LEN <= ACK_LEN) }
+    /// No kind is longer than an ACK.
+    fn send(&mut self, to: Peer, datagram: &[u8]) {
         let mut bytes = [0; ACK_LEN];
-        bytes[..LEN].copy_from_slice(datagram);
-        let len = LEN;
+        let len = datagram.len();
+        bytes[..len].copy_from_slice(datagram);
         self.datagrams.push(Outgoing { to, len, bytes });
     }
 

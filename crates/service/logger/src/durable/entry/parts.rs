@@ -1,6 +1,6 @@
 //! Parts of an entry.
 
-use protocol::control::{Attach, ReplayMode};
+use protocol::control::{Attach, ReplayMode, Resume};
 use wire::SeqNumber;
 
 pub(super) fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
@@ -35,6 +35,28 @@ pub(super) fn known<T>(is_known: bool, numbers: [SeqNumber; 2], value: T) -> Opt
         true => Some(Some(value)),
         false => (numbers == [SeqNumber(0); 2]).then_some(None),
     }
+}
+
+/// Where the record of a connection begins.
+pub(super) fn write_beginning(resume: &Resume, out: &mut Vec<u8>) {
+    out.extend_from_slice(&resume.to_bytes());
+    if cfg!(feature = "next-version") {
+        out.extend_from_slice(&next(resume).to_le_bytes());
+    }
+}
+
+pub(super) fn read_beginning(version: u32, bytes: &mut &[u8]) -> Option<Resume> {
+    let resume = Resume::from_bytes(&take(bytes)?)?;
+    if cfg!(feature = "next-version") && version > wal::OLDEST {
+        let [SeqNumber(found)] = numbers(bytes)?;
+        return (found == next(&resume)).then_some(resume);
+    }
+    Some(resume)
+}
+
+/// The additional field of the next version, for tests.
+const fn next(resume: &Resume) -> u32 {
+    !resume.client_isn.0
 }
 
 /// The service of a session, without the versions of the link: a host tells these again when the host attaches. All

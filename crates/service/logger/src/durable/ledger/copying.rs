@@ -81,7 +81,7 @@ impl Ledger {
             let session = sessions.get(instance);
             let beginning = session.and_then(|s| Some((s, s.beginning(flow)?)));
             match (beginning, self.copying.take()) {
-                // It has no record (any more): what the log says of it is not needed.
+                // Without a record (any more) the entries are not needed.
                 (None, _) => {
                     self.bases.remove(instance, flow);
                     self.caught_up_to = Some((instance, flow));
@@ -143,7 +143,7 @@ impl Ledger {
             fin: record.fin,
             turn: record.turn,
             answers: record.answers,
-            asked: Some([record.asked, record.doubt]),
+            asked: [record.asked, record.doubt],
         };
         self.record(instance, &entry);
         self.bases.put(instance, flow, begun_in);

@@ -102,16 +102,14 @@ impl Session {
         &mut self,
         resume: &Resume,
         copy: FlowId,
-        places: (Position, [SeqNumber; 4], Option<[SeqNumber; 2]>),
+        places: (Position, [SeqNumber; 4], [SeqNumber; 2]),
         beginnings: Vec<Position>,
     ) {
         let copied = self.flows.remove(copy);
         let (turn, answers, asked) = places;
         let journal = &mut self.ingest.journal;
         journal.restore_turn(copy, turn, answers);
-        if let Some(asked) = asked {
-            journal.restore_asked(copy, asked);
-        }
+        journal.restore_asked(copy, asked);
         journal.restore_beginnings(copy, beginnings.into_iter());
         if !self.ingest.journal.replace(resume.flow, copy) {
             return;

@@ -22,16 +22,25 @@ use serde::{Deserialize, Serialize};
 
 const FILE: &str = "leases.json";
 const NEW: &str = "leases.json.new";
-const VERSION: u32 = 1;
+/// The feature `next-version` raises the version.
+const VERSION: u32 = OLDEST + cfg!(feature = "next-version") as u32;
+/// The oldest version that is read. No older version was published.
+const OLDEST: u32 = 1;
 
 /// The format, for lists of versions.
 pub const FORMAT: types::Format = types::Format {
     name: "leases.json",
     version: VERSION,
-    oldest: VERSION,
+    oldest: OLDEST,
 };
 /// After how long what could not be written is tried again.
 const WRITE_RETRY_DELAY: Duration = Duration::from_secs(1);
+
+/// The beginning of a page, in every version.
+#[derive(Debug, Deserialize)]
+struct StoredVersion {
+    version: u32,
+}
 
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredLeases {
@@ -46,6 +55,10 @@ struct StoredLease {
     holder: Option<(u64, u64)>,
     leased: bool,
     term_us: u64,
+    /// Of the next version, for tests.
+    #[cfg(feature = "next-version")]
+    #[serde(default)]
+    next: u32,
 }
 
 impl From<Record> for StoredLease {
@@ -56,6 +69,8 @@ impl From<Record> for StoredLease {
             holder: record.holder,
             leased: record.leased,
             term_us: u64::try_from(record.term.as_micros()).unwrap_or(u64::MAX),
+            #[cfg(feature = "next-version")]
+            next: record.epoch,
         }
     }
 }
@@ -148,22 +163,29 @@ fn read(path: &Path) -> io::Result<Vec<Record>> {
             file.sync_all()?;
         }
     }
-    // Or the page that was there before may be there again after a power cut: this one is believed now.
+    // Otherwise the page before may be there again after a power cut, and this page is believed now.
     if let Some(directory) = path.parent() {
         File::open(directory)?.sync_all()?;
     }
-    let damaged = |why: String| {
-        let why = format!(
-            "{} says who may serve, and cannot be read ({why}): if no host serves, remove it",
-            path.display()
-        );
+    let records = parse(&text).map_err(|why| {
+        let why = format!("{} says who may serve, and {why}", path.display());
         io::Error::new(io::ErrorKind::InvalidData, why)
-    };
-    let page: StoredLeases =
-        serde_json::from_slice(&text).map_err(|error| damaged(error.to_string()))?;
-    if page.version != VERSION {
-        return Err(damaged(format!("its version is {}", page.version)));
+    })?;
+    Ok(records)
+}
+
+/// The records of a page, or the fault for the operator.
+fn parse(text: &[u8]) -> Result<Vec<Record>, String> {
+    let damaged = |error| format!("cannot be read ({error}): if no host serves, remove it");
+    let StoredVersion { version } = serde_json::from_slice(text).map_err(damaged)?;
+    // Before the rest: the lines of another version may differ.
+    if !(OLDEST..=VERSION).contains(&version) {
+        let read = FORMAT.reads();
+        return Err(format!(
+            "has version {version}, and this program reads {read}: start the version of outlive that wrote it"
+        ));
     }
+    let page: StoredLeases = serde_json::from_slice(text).map_err(damaged)?;
     Ok(page.services.into_iter().map(Record::from).collect())
 }
 
@@ -196,17 +218,20 @@ fn run(directory: &Path, orders: &Receiver<(u64, Vec<Record>)>, shared: &Shared)
     }
 }
 
-/// Whenever the power goes, the old file or the new one is there.
-fn write(directory: &Path, records: &[Record]) -> io::Result<()> {
-    let page = StoredLeases {
+fn page(records: &[Record]) -> serde_json::Result<Vec<u8>> {
+    serde_json::to_vec(&StoredLeases {
         version: VERSION,
         services: records.iter().cloned().map(StoredLease::from).collect(),
-    };
+    })
+}
+
+/// Whenever the power goes, the old file or the new one is there.
+fn write(directory: &Path, records: &[Record]) -> io::Result<()> {
     let new: PathBuf = directory.join(NEW);
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
     let mut file = options.open(&new)?;
-    file.write_all(&serde_json::to_vec(&page)?)?;
+    file.write_all(&page(records)?)?;
     file.sync_all()?;
     fs::rename(&new, directory.join(FILE))?;
     File::open(directory)?.sync_all()
@@ -214,6 +239,8 @@ fn write(directory: &Path, records: &[Record]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn record(epoch: u32) -> Record {
@@ -260,9 +287,76 @@ mod tests {
     #[test]
     fn a_page_that_is_none_is_not_believed() {
         let directory = tempfile::tempdir().unwrap();
-        for text in ["rubbish", r#"{"version":2,"services":[]}"#] {
-            fs::write(directory.path().join(FILE), text).unwrap();
-            assert!(LeaseStore::open(directory.path()).is_err());
+        fs::write(directory.path().join(FILE), "rubbish").unwrap();
+        assert!(LeaseStore::open(directory.path()).is_err());
+    }
+
+    /// A change here is a change of the format.
+    #[test]
+    fn pages_of_all_versions_are_read() {
+        let page_1 = r#"{"version":1,"services":[{"service":"web","epoch":2,"holder":[18446744073709551615,7],"leased":true,"term_us":250000}]}"#;
+        let page_2 = r#"{"version":2,"services":[{"service":"web","epoch":2,"holder":[18446744073709551615,7],"leased":true,"term_us":250000,"next":2}]}"#;
+        let pages = [page_1, page_2];
+        let own = pages[usize::try_from(VERSION - OLDEST).unwrap()];
+        assert_eq!(String::from_utf8(page(&[record(2)]).unwrap()).unwrap(), own);
+        for (version, page) in (OLDEST..=VERSION).zip(pages) {
+            assert_eq!(
+                parse(page.as_bytes()),
+                Ok(vec![record(2)]),
+                "version {version}"
+            );
         }
+    }
+
+    /// The lines of a later version are not looked at.
+    #[test]
+    fn page_of_next_version_is_refused_and_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let next = VERSION + 1;
+        for version in [0, next] {
+            let text = format!(r#"{{"version":{version},"lines":7}}"#);
+            fs::write(directory.path().join(FILE), &text).unwrap();
+            let opened = LeaseStore::open(directory.path());
+            let why = opened.map(|_| ()).unwrap_err().to_string();
+            assert!(
+                why.contains(&format!("has version {version}, and this program reads")),
+                "{why}"
+            );
+            assert_eq!(
+                fs::read_to_string(directory.path().join(FILE)).unwrap(),
+                text
+            );
+        }
+    }
+
+    proptest! {
+        /// The page before has one field fewer.
+        #[test]
+        fn page_of_version_1_is_read_as_same_records(records in prop::collection::vec(any_record(), 0..5)) {
+            let mut own: serde_json::Value = serde_json::from_slice(&page(&records).unwrap()).unwrap();
+            own["version"] = 1.into();
+            for line in own["services"].as_array_mut().unwrap() {
+                line.as_object_mut().unwrap().remove("next");
+            }
+            prop_assert_eq!(parse(own.to_string().as_bytes()), Ok(records));
+        }
+    }
+
+    fn any_record() -> impl Strategy<Value = Record> {
+        let holder = any::<Option<(u64, u64)>>();
+        let all = (
+            any::<String>(),
+            any::<u32>(),
+            holder,
+            any::<bool>(),
+            any::<u32>(),
+        );
+        all.prop_map(|(service, epoch, holder, leased, term)| Record {
+            service,
+            epoch,
+            holder,
+            leased,
+            term: Duration::from_micros(term.into()),
+        })
     }
 }
