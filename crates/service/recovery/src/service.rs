@@ -423,8 +423,8 @@ impl Recovery {
     }
 
     /// The service was found serving this connection, of which nobody knows yet whether its client has to send again
-    /// what the host before had acknowledged ([`south_model::LogHalf::ahead`]); or whose client waits until all that
-    /// it was sent is said again ([`Flow::is_behind`]).
+    /// what the host before had acknowledged ([`south_model::LogHalf::snd_beyond_stable`]); or whose client waits until
+    /// all that it was sent is said again ([`Flow::is_behind`]).
     pub fn track_unacked(&mut self, key: FlowKey, flow: &Flow, now: Duration) {
         if self.stage == Stage::Serving {
             let found = Connection::found(key, flow, now);
