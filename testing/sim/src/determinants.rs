@@ -36,7 +36,7 @@ pub(crate) struct DeterminantLog {
     /// Number of determinants at the logger.
     stable: usize,
     /// Stable reads of the accepted connections: addresses, sequence number of the SYN, bytes.
-    noted: Vec<(FlowKey, SeqNumber, usize)>,
+    read_cursors: Vec<(FlowKey, SeqNumber, usize)>,
     /// Time of the next commit, and the number of stable determinants then.
     on_the_way: Option<(u64, usize)>,
     flaw: Flaw,
@@ -51,36 +51,36 @@ impl DeterminantLog {
             unmade: Vec::new(),
             accepted: Vec::new(),
             stable: 0,
-            noted: Vec::new(),
+            read_cursors: Vec::new(),
             on_the_way: None,
             flaw,
             reads: 0,
         }
     }
 
-    pub(crate) fn make(&mut self, note: Determinant) {
-        self.reads += u32::from(matches!(note, Determinant::Read { .. }));
-        let forgotten = match (self.flaw, &note) {
+    pub(crate) fn make(&mut self, determinant: Determinant) {
+        self.reads += u32::from(matches!(determinant, Determinant::Read { .. }));
+        let forgotten = match (self.flaw, &determinant) {
             (Flaw::ForgetsRead(which), Determinant::Read { .. }) => which == self.reads,
             _ => false,
         };
         match self.flaw {
             _ if forgotten => {}
-            Flaw::NotesLate => self.unmade.push(note),
-            _ => self.keep(note),
+            Flaw::DeterminantsLate => self.unmade.push(determinant),
+            _ => self.keep(determinant),
         }
     }
 
     /// With a flaw: adds the late determinants, which a death would lose.
     pub(crate) fn make_unmade(&mut self) {
-        for note in std::mem::take(&mut self.unmade) {
-            self.keep(note);
+        for determinant in std::mem::take(&mut self.unmade) {
+            self.keep(determinant);
         }
     }
 
-    fn keep(&mut self, note: Determinant) {
-        self.count(&note);
-        self.made.push(note);
+    fn keep(&mut self, determinant: Determinant) {
+        self.count(&determinant);
+        self.made.push(determinant);
     }
 
     pub(crate) fn lose_unmade(&mut self) {
@@ -107,11 +107,11 @@ impl DeterminantLog {
     }
 
     fn are_now_stable(&mut self, length: usize) {
-        for note in self.made.get(self.stable..length).unwrap_or_default() {
-            match note {
-                Determinant::Accepted { key, isn } => self.noted.push((*key, *isn, 0)),
+        for determinant in self.made.get(self.stable..length).unwrap_or_default() {
+            match determinant {
+                Determinant::Accepted { key, isn } => self.read_cursors.push((*key, *isn, 0)),
                 Determinant::Read { connection, bytes } => {
-                    let known = self.noted.get_mut(*connection);
+                    let known = self.read_cursors.get_mut(*connection);
                     known.into_iter().for_each(|one| one.2 += bytes.len());
                 }
                 _ => {}
@@ -121,8 +121,8 @@ impl DeterminantLog {
     }
 
     /// The stable reads, by connection.
-    pub(crate) fn noted(&self) -> &[(FlowKey, SeqNumber, usize)] {
-        &self.noted
+    pub(crate) fn read_cursors(&self) -> &[(FlowKey, SeqNumber, usize)] {
+        &self.read_cursors
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -140,11 +140,11 @@ impl DeterminantLog {
         let left = rng.random_range(self.stable..=self.made.len());
         let made = std::mem::take(&mut self.made);
         self.accepted.clear();
-        for note in made.into_iter().take(left) {
-            self.keep(note);
+        for determinant in made.into_iter().take(left) {
+            self.keep(determinant);
         }
         (self.stable, self.on_the_way) = (0, None);
-        self.noted.clear();
+        self.read_cursors.clear();
         self.are_now_stable(left);
     }
 
@@ -154,7 +154,8 @@ impl DeterminantLog {
             return false;
         };
         let determinants = self.made.iter().enumerate();
-        let mut reads = determinants.filter(|(_, note)| matches!(note, Determinant::Read { .. }));
+        let mut reads =
+            determinants.filter(|(_, determinant)| matches!(determinant, Determinant::Read { .. }));
         let before = crate::index(which.saturating_sub(1));
         reads.nth(before).is_some_and(|(place, _)| place == at)
     }
@@ -179,8 +180,8 @@ impl DeterminantLog {
         same.map(|(_, read)| *read)
     }
 
-    fn count(&mut self, note: &Determinant) {
-        match note {
+    fn count(&mut self, determinant: &Determinant) {
+        match determinant {
             Determinant::Accepted { key, .. } => self.accepted.push((*key, 0)),
             Determinant::Read { connection, bytes } => {
                 let known = self.accepted.get_mut(*connection);

@@ -13,7 +13,7 @@
 //! recorded everything that was acknowledged |
 //! | 6 | every run ends: the `simulation` sees to that |
 //! | 7 | no connection is lost but those that the fault of the run dooms |
-//! | 8 | what a server with state says follows from what it has noted, whoever of its lives says it; a socket that is
+//! | 8 | what a server with state says follows from its determinants, in every incarnation; a socket that is
 //! made for a connection has the numbers of both sides |
 //! | 9 | what a client says after it has heard an answer is not given to a life that answers otherwise |
 

@@ -244,7 +244,7 @@ impl Simulation {
                 self.deliver_to_server(said);
             }
         }
-        self.commit_notes();
+        self.commit_determinants();
         if self.node.due(now).is_some_and(|due| due <= now)
             && self.node.act(&mut self.checker, &mut self.rng, now)?
         {
@@ -300,7 +300,7 @@ impl Simulation {
         Ok(())
     }
 
-    fn commit_notes(&mut self) {
+    fn commit_determinants(&mut self) {
         let is_away = self.logger.is_away();
         if let Some(north) = &mut self.node.north {
             let lag = north.setup.commit;
@@ -371,8 +371,8 @@ impl Simulation {
         let (None, Some(stable)) = (flow.unprotected, stable) else {
             return Ok(());
         };
-        let noted = self.node.noted(key, flow);
-        let stable = noted.map_or(stable, |noted| stable.max_seq(noted));
+        let cursor = self.node.read_cursor(key, flow);
+        let stable = cursor.map_or(stable, |cursor| stable.max_seq(cursor));
         self.checker.recorded(key, stable)
     }
 

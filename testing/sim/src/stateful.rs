@@ -157,8 +157,8 @@ impl Stateful {
     }
 
     /// Applies an event. Returns whether the event is possible.
-    fn happens(&mut self, note: &Determinant) -> bool {
-        if let Determinant::Accepted { key, isn } = note {
+    fn happens(&mut self, determinant: &Determinant) -> bool {
+        if let Determinant::Accepted { key, isn } = determinant {
             self.connections.push(Connection {
                 key: *key,
                 isn: *isn,
@@ -176,14 +176,14 @@ impl Stateful {
         let (Determinant::Read { connection, .. }
         | Determinant::Ended { connection }
         | Determinant::Room { connection }
-        | Determinant::Failed { connection }) = note
+        | Determinant::Failed { connection }) = determinant
         else {
             return false;
         };
         let Some(one) = self.connections.get_mut(*connection) else {
             return false;
         };
-        match note {
+        match determinant {
             Determinant::Read { bytes, .. } => {
                 self.common.hears(one.key, bytes);
                 one.session.read(bytes, &mut self.common);

@@ -106,7 +106,7 @@ fn is_noticed_and_prevented(scenario: impl Fn(Scenario, bool) -> Scenario) {
     assert!(lost > 0, "no schedule loses it");
 }
 
-/// All is noted, and only what the next life says can show it.
+/// All determinants are there, and only the output of the next incarnation can show the flaw.
 #[test]
 fn skipped_read_is_found() {
     for which in [1, 2, 5, 10] {
@@ -117,7 +117,7 @@ fn skipped_read_is_found() {
 /// The client was told what a dead server knew alone.
 #[test]
 fn output_before_determinants_is_found() {
-    found(Flaw::NotesLate);
+    found(Flaw::DeterminantsLate);
 }
 
 /// And what a dead host knew alone.

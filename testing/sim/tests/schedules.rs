@@ -229,7 +229,7 @@ fn acks_stay_within_the_log() {
     assert!(alone || sum(|o| o.acks_clamped) > 0, "it was never behind");
 }
 
-/// A server with state lives through its notes, and goes on with its clients at their numbers.
+/// A server with state replays its determinants, and goes on with its clients at their numbers.
 #[test]
 fn stateful_output_follows_from_input() {
     let seeds = wanted(NORTH_RUNS);
@@ -251,7 +251,7 @@ fn stateful_output_follows_from_input() {
     }
 }
 
-/// What the logger has of the notes outlives the host, and nobody has heard what follows from others.
+/// The determinants in the logger outlive the host, and no client has output that depends on others.
 #[test]
 fn stateful_server_survives_power_loss() {
     let seeds = wanted(NORTH_RESTARTED_RUNS);

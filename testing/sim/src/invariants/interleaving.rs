@@ -1,5 +1,5 @@
-//! Servers with state: everything that clients were told follows from what the server has noted, in that order.
-//! It is computed here from the notes and the clients' scripts alone.
+//! Servers with state: all output to clients follows from the determinants of the server, in their order.
+//! The output is computed here from the determinants and the clients' scripts alone.
 
 use recovery::SplicePoint;
 use wire::FlowKey;
@@ -52,12 +52,13 @@ impl InvariantChecker {
         let mut accepted: Vec<ReceivedInput> = Vec::new();
         let mut digest = Digest::NONE;
         let mut tickets = 0;
-        for note in determinants.iter() {
-            match note {
+        for determinant in determinants.iter() {
+            match determinant {
                 Determinant::Accepted { key, .. } => accepted.push(self.received_input(*key)?),
                 Determinant::Read { connection, bytes } => {
                     let heard = accepted.get_mut(*connection);
-                    let heard = heard.ok_or_else(|| Violation::new("a note of no connection"))?;
+                    let heard =
+                        heard.ok_or_else(|| Violation::new("a determinant of no connection"))?;
                     let seen = &self.seen[heard.client];
                     seen.reads(heard.read, bytes)?;
                     heard.read += bytes.len();
@@ -98,7 +99,7 @@ impl ClientView {
         let sent = self.script.instream.get(at..at + bytes.len());
         ensure(sent == Some(bytes), || {
             format!(
-                "{}: what is noted to be read at {at} was not sent",
+                "{}: input with a determinant at {at} was not sent",
                 self.key
             )
         })

@@ -79,11 +79,11 @@ impl InvariantChecker {
                 describe(key, "is a reset", &segment)
             });
         }
-        // Before a server that replays its notes is where it was, its client may know of more than is recorded: it
-        // takes a word to wait for an old one then, and nothing comes of it.
-        let noted = self.north.is_some_and(|north| north.spare_copies.is_some());
+        // Before a server that replays its determinants is where it was, its client may know of more than is recorded:
+        // it takes a word to wait for an old one then, and nothing comes of it.
+        let has_cursors = self.north.is_some_and(|north| north.spare_copies.is_some());
         let waits = segment.window() == 0 && segment.sequence_len() == 0;
-        if !(noted && seen.restarted && waits && seen.knows_more_than(&segment)) {
+        if !(has_cursors && seen.restarted && waits && seen.knows_more_than(&segment)) {
             seen.check_numbers(&segment)?;
         }
         let Some(isn) = seen.server_isn else {

@@ -140,10 +140,10 @@ impl Node {
     }
 
     /// Recorded reads of this connection that the logger knows.
-    pub(crate) fn noted(&self, key: FlowKey, flow: &Flow) -> Option<SeqNumber> {
+    pub(crate) fn read_cursor(&self, key: FlowKey, flow: &Flow) -> Option<SeqNumber> {
         let determinants = &self.north.as_ref()?.determinants;
-        let mut noted = determinants.noted().iter();
-        let its = noted.find(|(its, isn, _)| (*its, *isn) == (key, flow.client.isn));
+        let mut cursors = determinants.read_cursors().iter();
+        let its = cursors.find(|(its, isn, _)| (*its, *isn) == (key, flow.client.isn));
         its.map(|(_, isn, read)| *isn + 1 + length32(*read))
     }
 
@@ -160,7 +160,7 @@ impl Node {
             return;
         };
         let too_soon = north.setup.flaw == Flaw::TellsTooSoon;
-        for (key, isn, read) in north.determinants.noted() {
+        for (key, isn, read) in north.determinants.read_cursors() {
             let read = match north.determinants.read_of(*key) {
                 Some(all) if too_soon => all,
                 _ => *read,

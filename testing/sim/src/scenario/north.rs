@@ -1,4 +1,4 @@
-//! Schedules in which the server has state, and is rebuilt from its notes.
+//! Schedules in which the server has state, and is rebuilt from its determinants.
 
 use std::time::Duration;
 
@@ -11,18 +11,17 @@ use crate::MS;
 /// A server with state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NorthSetup {
-    /// How often the logger is told what the server has noted, ns.
+    /// How often the logger gets the determinants of the server, ns.
     pub(crate) release_every: Option<u64>,
-    /// Longest time until a note is with a logger on another machine, ns.
+    /// Longest time until a determinant is with a logger on another machine, ns.
     pub(crate) commit: Option<u64>,
-    /// With a logger on another machine: if no more segments come in a tenth of a second, none is left to the server's
-    /// notes.
+    /// With a logger on another machine: if no more segments come in a tenth of a second, each is mirrored.
     pub(crate) spare_copies: Option<u32>,
     /// How long a server waits for clients that must say first where they stand.
     pub(crate) patience: Duration,
     /// The kernel has kept the SYNs of connections for who accepts them.
     pub(crate) knows_syns: bool,
-    /// Most notes that a life lives through at a time.
+    /// Most determinants that an incarnation replays at a time.
     pub(crate) replay_pace: usize,
     pub(crate) flaw: Flaw,
 }
@@ -47,15 +46,15 @@ impl NorthSetup {
 pub enum Flaw {
     /// Nothing.
     None,
-    /// This read, counted from 1, is not noted.
+    /// This read, counted from 1, has no determinant.
     ForgetsRead(u32),
-    /// It is noted, and the next life does not live through it.
+    /// It has a determinant, and the next incarnation does not replay it.
     SkipsRead(u32),
-    /// Notes are made when what follows from them was said.
-    NotesLate,
-    /// Words do not wait until the logger has their notes.
+    /// Determinants are made after the output that depends on them.
+    DeterminantsLate,
+    /// Output does not wait until the logger has its determinants.
     SaysTooSoon,
-    /// The data plane is told that reads are noted where the logger is, before they are.
+    /// The read cursors run ahead of the determinants in the logger.
     TellsTooSoon,
     /// Sockets are made one number too far.
     GraftsAhead,
@@ -69,7 +68,7 @@ const CRASH_ACTIONS: [usize; 12] = [0, 1, 4, 5, 6, 8, 10, 11, 13, 21, 21, 22];
 impl Scenario {
     /// Others with a server that has state: what it answers depends on what all clients have said, and in which
     /// order it has read that. Nothing else goes wrong. The logger is on the server's host, on another machine, or
-    /// there and mortal; the server's host lives on, and its memory has the notes.
+    /// there and mortal; the server's host lives on, and its memory has the determinants.
     #[must_use]
     pub fn north(self) -> Self {
         let plain = Self::with_fault(self.seed, Fault::None);
@@ -81,7 +80,7 @@ impl Scenario {
         .with_state()
     }
 
-    /// The same with a host that loses its power again and again: what the logger has of the notes is left, and
+    /// The same with a host that loses its power again and again: the determinants in the logger are left, and
     /// nobody has heard what follows from others.
     #[must_use]
     pub fn north_restarted(self) -> Self {

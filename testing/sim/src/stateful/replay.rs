@@ -48,8 +48,10 @@ impl Stateful {
             None => match determinants.get(at) {
                 None => Ok(None),
                 Some(_) if determinants.is_skipped(at) => Ok(Some(at + 1)),
-                Some(note) if self.happens(note) => Ok(Some(at + 1)),
-                Some(note) if determinants.are_compared() => Err(contradiction(at, note)),
+                Some(determinant) if self.happens(determinant) => Ok(Some(at + 1)),
+                Some(determinant) if determinants.are_compared() => {
+                    Err(contradiction(at, determinant))
+                }
                 Some(_) => Ok(Some(at + 1)),
             },
         }
@@ -72,8 +74,10 @@ impl Stateful {
         let mut next = at + 1;
         match determinants.get(at) {
             None => return Ok(None),
-            Some(note) if *note == expected => {}
-            Some(note) if determinants.are_compared() => return Err(contradiction(at, note)),
+            Some(determinant) if *determinant == expected => {}
+            Some(determinant) if determinants.are_compared() => {
+                return Err(contradiction(at, determinant));
+            }
             Some(Determinant::Says { .. }) => {}
             Some(_) => next = at,
         }
@@ -93,6 +97,8 @@ impl Stateful {
     }
 }
 
-fn contradiction(at: usize, note: &Determinant) -> Violation {
-    Violation::new(format!("the replay contradicts note {at}: {note:?}"))
+fn contradiction(at: usize, determinant: &Determinant) -> Violation {
+    Violation::new(format!(
+        "the replay contradicts determinant {at}: {determinant:?}"
+    ))
 }
