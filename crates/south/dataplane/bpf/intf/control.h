@@ -31,6 +31,7 @@ enum control_op {
 	CONTROL_REFUSE = 20,   /* the logger takes no record of the handshake `flow_id`; argument: enum unprotected. Fills in
 				* `key` */
 	CONTROL_SAID = 21,     /* the flow's client was sent what `digest` is of by another host, and `turn` is of what a replay leaves out */
+	CONTROL_MIRROR_VERSION = 22, /* argument: service.mirror_version */
 };
 
 struct control {

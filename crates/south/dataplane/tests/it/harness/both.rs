@@ -518,11 +518,12 @@ impl Both {
             let notes = self.kernel.take_notes();
             let wanted: Vec<_> = std::iter::from_fn(|| self.model.take_mirror()).collect();
             let wanted: Vec<_> = wanted.into_iter().map(as_note).collect();
-            let without_room = |note: &Note| Note {
+            let as_of_model = |note: &Note| Note {
+                version: 0,
                 room: 0,
                 ..note.clone()
             };
-            let seen: Vec<_> = notes.iter().map(without_room).collect();
+            let seen: Vec<_> = notes.iter().map(as_of_model).collect();
             assert_eq!(seen, wanted, "mirror frames of kernel and model");
             self.notes.extend(notes);
         }
