@@ -12,7 +12,7 @@ use protocol::{
         ProbeKind, SegmentFlags, SegmentKind, Signer, Stable, StreamPosition, SynOptions, VERSION,
         seal, seal_head, seal_said,
     },
-    mirror::{CloseReason, FrameKind, MirrorFrame},
+    mirror::{self, CloseReason, FrameKind, MirrorFrame},
 };
 use wire::{ChecksumMode, Flags, FlowId, FlowKey, SegmentSpec, SeqNumber};
 
@@ -86,16 +86,14 @@ pub(crate) fn packets() -> Vec<Vec<u8>> {
 pub(crate) fn frame(kind: FrameKind, packet: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let frame = MirrorFrame {
-        kind,
-        flow_id: FLOW,
         timestamp_ns: 7,
         server_nxt: SeqNumber(5001),
         server_ack: SeqNumber(1001),
         packet_len: u32::try_from(packet.len()).expect("short"),
-        unfinished: false,
         packet,
+        ..MirrorFrame::of(kind, FLOW)
     };
-    frame.encode(&mut bytes).expect("a frame");
+    frame.encode(mirror::VERSION, &mut bytes).expect("a frame");
     bytes
 }
 
@@ -118,7 +116,7 @@ fn request_packet() -> Vec<u8> {
 }
 
 pub(crate) fn answer_frame() -> Vec<u8> {
-    let (from, asked) = (SeqNumber(5001), Some(SeqNumber(1019)));
+    let (from, asked) = (SeqNumber(5001), SeqNumber(1019));
     let answer = packet(
         false,
         false,
@@ -135,13 +133,6 @@ pub(crate) fn frames() -> Vec<Vec<u8>> {
         frame(opened(), b""),
         frame(FrameKind::Instream, &request_packet()),
         answer_frame(),
-        frame(
-            FrameKind::Outstream {
-                from: SeqNumber(5001),
-                asked: None,
-            },
-            &request_packet(),
-        ),
         frame(FrameKind::Barrier { token: 3 }, b""),
         frame(FrameKind::Closed(CloseReason::ResetByClient), b""),
     ]
@@ -307,6 +298,7 @@ pub(crate) fn requests() -> Vec<Request> {
     vec![
         Request::Hello {
             service: "web".into(),
+            frames: mirror::VERSIONS,
         },
         Request::Summaries,
         Request::Read {
@@ -363,7 +355,7 @@ pub(crate) fn responses() -> Vec<Vec<u8>> {
     let flow = FLOW;
     let from = SeqNumber(1001);
     let all = [
-        Response::Hello { pid: 1 },
+        Response::Hello { pid: 1, frames: 3 },
         Response::Drained { token: 1 },
         Response::Data {
             flow,
@@ -411,7 +403,7 @@ pub(crate) fn openings() -> Vec<Vec<u8>> {
     let answers = Opening::of(Role::Answers).encode().to_vec();
     vec![
         [&asks[..], &said(&Request::Summaries)].concat(),
-        [&answers[..], &said(&Response::Hello { pid: 1 })].concat(),
+        [&answers[..], &said(&Response::Hello { pid: 1, frames: 3 })].concat(),
         asks[..6].to_vec(),
     ]
 }

@@ -15,7 +15,7 @@ use protocol::{
     DigestSeed,
     control::{Attach, RecordSummary, Recorded, Request, Response},
     link::{Ack, KeySet, KeySlot, LinkKey, LinkKeys, Probe, ProbeKind, SegmentView},
-    mirror::FrameKind,
+    mirror::{self, FrameKind},
 };
 use rand::rngs::SmallRng;
 use south_model::{LinkSettings, SouthSide, newest_records};
@@ -366,7 +366,7 @@ impl Remote {
             );
             let mut bytes = Vec::new();
             // The link itself has the other kinds.
-            if is_of_the_stream && frame.encode(&mut bytes).is_ok() {
+            if is_of_the_stream && frame.encode(mirror::VERSION, &mut bytes).is_ok() {
                 self.tell(&Request::Frames { bytes });
             }
         }

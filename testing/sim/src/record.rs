@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use journal::{Journal, Limits};
 pub(crate) use logger::Notice;
 use logger::{Ingest, RpcHandler, digest_of, record_summary};
-use protocol::control::Request;
+use protocol::{control::Request, mirror};
 use rand::rngs::SmallRng;
 use recovery::RecordSummary;
 use south_model::{Digest, DigestSeed, Flow, MirrorFrame, SouthSide};
@@ -169,7 +169,8 @@ impl Logger {
             )
         });
         let mut bytes = Vec::new();
-        frame.encode(&mut bytes).expect("a frame of the programs");
+        let written = frame.encode(mirror::VERSION, &mut bytes);
+        written.expect("a frame of the programs");
         self.local.take(&bytes);
         self.notices.extend(self.local.notices.drain(..));
     }

@@ -1,13 +1,12 @@
 //! The mirror frame: what a program in the kernel saw, told to the logger.
 //!
-//! A frame is a header of 48 bytes, all fields little-endian, followed by the IP packet or, where
+//! A frame is a header of 48 bytes ([`header_len`]), all fields little-endian, followed by the IP packet or, where
 //! the content does not matter as a whole (outstream), by its beginning:
 //!
 //! | offset | field | |
 //! |---|---|---|
 //! | 0 | magic `u32` | `OUTL` |
-//! | 4 | version `u8` | in which frames of this kind became what they are: 3 for a digest and an outstream, else 2 (of
-//! an outstream: without how far the client had sent) |
+//! | 4 | version `u8` | |
 //! | 5 | kind `u8` | 1 instream, 2 outstream, 3 barrier, 4 opened, 5 closed, 6 digest |
 //! | 6 | reason `u8` | of closed: 1 finished, 2 reset by client, 3 reset by server, 4 evicted; else 0 |
 //! | 7 | unfinished `u8` | of instream and outstream: 1 if the checksum field holds only the pseudo-header's sum; else
@@ -23,6 +22,10 @@
 //!
 //! A frame of the kind "digest" has a [`Digest`] in the place of a packet.
 //!
+//! `serve` and a logger process on its host agree on a version, and tell the programs. A logger on another machine gets
+//! each frame in the version that is agreed on with that logger. A reader takes any version in [`VERSIONS`]: a ring may
+//! hold frames of the version before.
+//!
 //! The programs in the kernel write this layout from C; a test pins each byte of it. Frames may
 //! come in buffers that are longer than they: what follows a frame is ignored, so that neither
 //! Ethernet padding nor the rounding of a ring buffer matters.
@@ -31,23 +34,35 @@ use core::ops::Range;
 
 use wire::{FlowId, SeqNumber};
 
-use crate::Digest;
+use crate::{Digest, Versions};
 
 /// The first four bytes of a frame, read as a little-endian number: `OUTL`.
 pub const MAGIC: u32 = 0x4c54_554f;
-/// The newest version of the layout: [`FrameKind::version`].
-pub const VERSION: u8 = 3;
-/// The version before, of which all kinds are but a digest and an outstream that says how far the client had sent.
-const BEFORE: u8 = 2;
+/// The newest version of the layout. The feature `next-version` builds the version after 3, with a field more.
+pub const VERSION: u8 = 3 + cfg!(feature = "next-version") as u8;
+/// The versions that this program reads and writes.
+pub const VERSIONS: Versions = match Versions::new(3, VERSION) {
+    Some(versions) => versions,
+    None => panic!("the newest version is older than the oldest"),
+};
 
 /// The format, for lists of versions.
 pub const FORMAT: types::Format = types::Format {
     name: "mirror frame",
     version: VERSION as u32,
-    oldest: BEFORE as u32,
+    oldest: VERSIONS.oldest() as u32,
 };
-/// The length of the header, in bytes.
-pub const HEADER_LEN: usize = 48;
+/// The length of the header in the oldest version, bytes.
+const OLDEST_HEADER_LEN: usize = 48;
+/// The length of the header in the newest version, bytes.
+pub const HEADER_LEN: usize = header_len(VERSION);
+
+/// The length of the header in frames of this version, bytes.
+#[must_use]
+pub const fn header_len(version: u8) -> usize {
+    let has_next = cfg!(feature = "next-version") && version == VERSION;
+    OLDEST_HEADER_LEN + if has_next { 8 } else { 0 }
+}
 
 const AT_MAGIC: Range<usize> = 0..4;
 const AT_VERSION: usize = 4;
@@ -61,6 +76,8 @@ const AT_SERVER_ACK: Range<usize> = 28..32;
 const AT_PACKET_LEN: Range<usize> = 32..36;
 const AT_CAPTURED_LEN: Range<usize> = 36..40;
 const AT_TOKEN: Range<usize> = 40..48;
+#[cfg(feature = "next-version")]
+const AT_NEXT: Range<usize> = 48..56;
 
 /// A byte string that is not a mirror frame, or a frame that cannot be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -76,7 +93,7 @@ pub enum FrameError {
     /// Not one of our frames at all.
     #[error("the magic is {0:#010x}, which is not that of a mirror frame")]
     BadMagic(u32),
-    /// A version that this program does not read.
+    /// A version that this program does not read or write.
     #[error("version {0} of the mirror frame is not known")]
     UnknownVersion(u8),
     /// A kind that this version does not have.
@@ -144,8 +161,8 @@ pub enum FrameKind {
         /// Sequence number of the first payload byte to be recorded, in the client's space: what
         /// the packet holds before it belongs to an earlier turn.
         from: SeqNumber,
-        /// How far the client had sent when this answer began. A host that writes version 2 does not say that.
-        asked: Option<SeqNumber>,
+        /// How far the client had sent when this answer began.
+        asked: SeqNumber,
     },
     /// All frames before this one have been written: whoever asked knows it by the token.
     Barrier {
@@ -179,23 +196,11 @@ impl FrameKind {
         }
     }
 
-    /// The version that frames of this kind bear. So a logger of the version before reads all but those that are new.
-    #[must_use]
-    pub const fn version(self) -> u8 {
-        match self {
-            Self::Digest | Self::Outstream { asked: Some(_), .. } => VERSION,
-            _ => BEFORE,
-        }
-    }
-
     /// The fields "reason" and "token".
     fn reason_and_token(self) -> (u8, u64) {
         match self {
             Self::Instream | Self::Digest => (0, 0),
-            Self::Outstream { from, asked } => {
-                let asked = asked.map_or(0, |asked| asked.0);
-                (0, u64::from(asked) << 32 | u64::from(from.0))
-            }
+            Self::Outstream { from, asked } => (0, u64::from(asked.0) << 32 | u64::from(from.0)),
             Self::Barrier { token } => (0, token),
             Self::Opened {
                 client_isn,
@@ -205,17 +210,13 @@ impl FrameKind {
         }
     }
 
-    fn from_fields(
-        (version, code): (u8, u8),
-        reason: u8,
-        token: [u8; 8],
-    ) -> Result<Self, FrameError> {
+    fn from_fields(code: u8, reason: u8, token: [u8; 8]) -> Result<Self, FrameError> {
         let [a, b, c, d, e, f, g, h] = token;
         let kind = match code {
             1 => Self::Instream,
             2 => Self::Outstream {
                 from: SeqNumber(u32::from_le_bytes([a, b, c, d])),
-                asked: (version != BEFORE).then_some(SeqNumber(u32::from_le_bytes([e, f, g, h]))),
+                asked: SeqNumber(u32::from_le_bytes([e, f, g, h])),
             },
             3 => Self::Barrier {
                 token: u64::from_le_bytes(token),
@@ -258,9 +259,31 @@ pub struct MirrorFrame<P> {
     /// The kernel has left the packet's checksum for later and vouches for it: the field holds the
     /// sum of the pseudo-header alone. False without a packet.
     pub unfinished: bool,
+    /// Of the next version, for tests.
+    #[cfg(feature = "next-version")]
+    pub next: u64,
     /// The IP packet, as far as it was captured. With `packet_len` it is what
     /// [`wire::IpPacket::parse_captured`] takes.
     pub packet: P,
+}
+
+impl<P: Default> MirrorFrame<P> {
+    /// A frame without a packet, in which all numbers are 0.
+    #[must_use]
+    pub fn of(kind: FrameKind, flow_id: FlowId) -> Self {
+        Self {
+            kind,
+            flow_id,
+            timestamp_ns: 0,
+            server_nxt: SeqNumber(0),
+            server_ack: SeqNumber(0),
+            packet_len: 0,
+            unfinished: false,
+            #[cfg(feature = "next-version")]
+            next: 0,
+            packet: P::default(),
+        }
+    }
 }
 
 impl<'a> MirrorFrame<&'a [u8]> {
@@ -268,30 +291,30 @@ impl<'a> MirrorFrame<&'a [u8]> {
     ///
     /// # Errors
     ///
+    /// As of [`Self::first`].
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, FrameError> {
+        Self::first(bytes).map(|(frame, _)| frame)
+    }
+
+    /// Reads the frame at the beginning of `bytes`, and gives back the bytes behind the frame, too.
+    ///
+    /// # Errors
+    ///
     /// [`FrameError`], if there is no whole frame of a known version and kind in which the unused
     /// fields are 0.
-    pub fn decode(bytes: &'a [u8]) -> Result<Self, FrameError> {
-        let Some((header, rest)) = bytes.split_first_chunk::<HEADER_LEN>() else {
-            return Err(FrameError::Truncated {
-                needed: HEADER_LEN,
-                available: bytes.len(),
-            });
-        };
-        let magic = u32_at(header, AT_MAGIC);
-        if magic != MAGIC {
-            return Err(FrameError::BadMagic(magic));
-        }
-        if !(BEFORE..=VERSION).contains(&header[AT_VERSION]) {
-            return Err(FrameError::UnknownVersion(header[AT_VERSION]));
-        }
+    pub fn first(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), FrameError> {
+        let header = header(bytes)?;
+        let code = header[AT_KIND];
         let token = u64_at(header, AT_TOKEN).to_le_bytes();
-        let code = (header[AT_VERSION], header[AT_KIND]);
         let packet_len = u32_at(header, AT_PACKET_LEN);
         let kind = FrameKind::from_fields(code, header[AT_REASON], token)?;
-        if header[AT_VERSION] != kind.version() {
-            return Err(FrameError::UnknownVersion(header[AT_VERSION]));
-        }
-        Ok(Self {
+        let (packet, rest) = captured(
+            bytes,
+            header.len(),
+            u32_at(header, AT_CAPTURED_LEN),
+            packet_len,
+        )?;
+        let frame = Self {
             kind,
             unfinished: match header[AT_UNFINISHED] {
                 0 => false,
@@ -303,8 +326,14 @@ impl<'a> MirrorFrame<&'a [u8]> {
             server_nxt: SeqNumber(u32_at(header, AT_SERVER_NXT)),
             server_ack: SeqNumber(u32_at(header, AT_SERVER_ACK)),
             packet_len,
-            packet: captured(rest, u32_at(header, AT_CAPTURED_LEN), packet_len)?,
-        })
+            #[cfg(feature = "next-version")]
+            next: match header.len() {
+                HEADER_LEN => u64_at(header, AT_NEXT),
+                _ => 0, // of the version before
+            },
+            packet,
+        };
+        Ok((frame, rest))
     }
 }
 
@@ -315,12 +344,15 @@ impl<P: AsRef<[u8]>> MirrorFrame<P> {
         self.packet.as_ref().try_into().ok().map(Digest::from_bytes)
     }
 
-    /// Appends the frame to `out`.
+    /// Appends the frame to `out`, in this version.
     ///
     /// # Errors
     ///
-    /// [`FrameError::CapturedBeyondPacket`], and nothing is appended.
-    pub fn encode(&self, out: &mut Vec<u8>) -> Result<(), FrameError> {
+    /// [`FrameError::CapturedBeyondPacket`] and [`FrameError::UnknownVersion`], and nothing is appended.
+    pub fn encode(&self, version: u8, out: &mut Vec<u8>) -> Result<(), FrameError> {
+        if !VERSIONS.contains(version) {
+            return Err(FrameError::UnknownVersion(version));
+        }
         let packet = self.packet.as_ref();
         let captured_len = u32::try_from(packet.len()).ok();
         let Some(captured_len) = captured_len.filter(|len| *len <= self.packet_len) else {
@@ -332,7 +364,7 @@ impl<P: AsRef<[u8]>> MirrorFrame<P> {
         let (reason, token) = self.kind.reason_and_token();
         let mut header = [0; HEADER_LEN];
         header[AT_MAGIC].copy_from_slice(&MAGIC.to_le_bytes());
-        header[AT_VERSION] = self.kind.version();
+        header[AT_VERSION] = version;
         header[AT_KIND] = self.kind.code();
         header[AT_REASON] = reason;
         header[AT_UNFINISHED] = u8::from(self.unfinished);
@@ -343,14 +375,42 @@ impl<P: AsRef<[u8]>> MirrorFrame<P> {
         header[AT_PACKET_LEN].copy_from_slice(&self.packet_len.to_le_bytes());
         header[AT_CAPTURED_LEN].copy_from_slice(&captured_len.to_le_bytes());
         header[AT_TOKEN].copy_from_slice(&token.to_le_bytes());
-        out.extend_from_slice(&header);
+        #[cfg(feature = "next-version")]
+        header[AT_NEXT].copy_from_slice(&self.next.to_le_bytes());
+        out.extend_from_slice(&header[..header_len(version)]);
         out.extend_from_slice(packet);
         Ok(())
     }
 }
 
-/// The bytes of the packet at the beginning of what follows the header.
-fn captured(rest: &[u8], captured_len: u32, packet_len: u32) -> Result<&[u8], FrameError> {
+/// The header at the beginning of `bytes`, of a known version.
+fn header(bytes: &[u8]) -> Result<&[u8], FrameError> {
+    let truncated = |needed| FrameError::Truncated {
+        needed,
+        available: bytes.len(),
+    };
+    let Some(header) = bytes.first_chunk::<OLDEST_HEADER_LEN>() else {
+        return Err(truncated(OLDEST_HEADER_LEN));
+    };
+    let magic = u32_at(header, AT_MAGIC);
+    if magic != MAGIC {
+        return Err(FrameError::BadMagic(magic));
+    }
+    let version = header[AT_VERSION];
+    if !VERSIONS.contains(version) {
+        return Err(FrameError::UnknownVersion(version));
+    }
+    let len = header_len(version);
+    bytes.get(..len).ok_or(truncated(len))
+}
+
+/// The bytes of the packet behind a header of `header_len` bytes, and what follows the packet.
+fn captured(
+    bytes: &[u8],
+    header_len: usize,
+    captured_len: u32,
+    packet_len: u32,
+) -> Result<(&[u8], &[u8]), FrameError> {
     // A length beyond the address space is beyond the buffer too.
     let captured = usize::try_from(captured_len).unwrap_or(usize::MAX);
     if captured_len > packet_len {
@@ -359,21 +419,24 @@ fn captured(rest: &[u8], captured_len: u32, packet_len: u32) -> Result<&[u8], Fr
             packet_len,
         });
     }
-    rest.get(..captured).ok_or(FrameError::Truncated {
-        needed: HEADER_LEN.saturating_add(captured),
-        available: HEADER_LEN + rest.len(),
-    })
+    let behind = bytes.get(header_len..).unwrap_or_default();
+    behind
+        .split_at_checked(captured)
+        .ok_or(FrameError::Truncated {
+            needed: header_len.saturating_add(captured),
+            available: bytes.len(),
+        })
 }
 
 /// The field at a range of four bytes within the header.
-fn u32_at(header: &[u8; HEADER_LEN], at: Range<usize>) -> u32 {
+fn u32_at(header: &[u8], at: Range<usize>) -> u32 {
     let mut field = [0; 4];
     field.copy_from_slice(&header[at]);
     u32::from_le_bytes(field)
 }
 
 /// The field at a range of eight bytes within the header.
-fn u64_at(header: &[u8; HEADER_LEN], at: Range<usize>) -> u64 {
+fn u64_at(header: &[u8], at: Range<usize>) -> u64 {
     let mut field = [0; 8];
     field.copy_from_slice(&header[at]);
     u64::from_le_bytes(field)

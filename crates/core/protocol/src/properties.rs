@@ -1,7 +1,7 @@
 //! What holds for every byte string. The property tests of this crate and the fuzz targets run the
 //! same functions; each panics if its property does not hold.
 
-use core::fmt::Debug;
+use core::{cmp::Ordering, fmt::Debug};
 
 use wire::{FlowId, FlowKey};
 
@@ -14,24 +14,39 @@ use crate::link::{
     ProbeKind, STABLE_LEN, SegmentFlags, SegmentKind, SegmentView, Signer, Stable, heads_digest,
     seal, seal_head, seal_said,
 };
-use crate::mirror::{HEADER_LEN, MirrorFrame};
+use crate::mirror::{self, MirrorFrame};
 use crate::{Digest, Versions};
 
-/// A frame that can be read is encoded as the bytes that it was read from.
+/// A frame that can be read is encoded as the bytes that it was read from. In another version, it says the same, but
+/// for fields that only one of the versions has.
 ///
 /// # Panics
 ///
 /// If the property does not hold.
 pub fn mirror_frame(bytes: &[u8]) {
-    let Ok(frame) = MirrorFrame::decode(bytes) else {
+    let Ok((frame, rest)) = MirrorFrame::first(bytes) else {
         return;
     };
-    let mut out = Vec::new();
-    frame
-        .encode(&mut out)
-        .expect("a frame that was read can be written");
-    assert_eq!(out.len(), HEADER_LEN + frame.packet.len());
-    assert_eq!(out, bytes[..out.len()]);
+    let (own, _) = bytes.split_at(bytes.len() - rest.len());
+    let version = own[4];
+    for other in mirror::VERSIONS.oldest()..=mirror::VERSIONS.newest() {
+        let mut out = Vec::new();
+        frame
+            .encode(other, &mut out)
+            .expect("a frame that was read can be written");
+        assert_eq!(out.len(), mirror::header_len(other) + frame.packet.len());
+        let again = MirrorFrame::decode(&out).expect("a frame that was written can be read");
+        match other.cmp(&version) {
+            Ordering::Equal => assert_eq!(out, own),
+            Ordering::Greater => assert_eq!(again, frame),
+            Ordering::Less => {
+                let mut back = Vec::new();
+                let written = again.encode(other, &mut back);
+                written.expect("a frame that was read can be written");
+                assert_eq!(back, out);
+            }
+        }
+    }
 }
 
 /// Any stream, read as either direction of the control protocol, of a peer of the same version, of a newer and of an

@@ -224,12 +224,12 @@ fn parse<'a>(frame: &MirrorFrame<&'a [u8]>) -> Result<Segment<'a>, WireError> {
 pub(crate) fn head<'a>(
     frame: &MirrorFrame<&'a [u8]>,
     from: SeqNumber,
-    asked: Option<SeqNumber>,
+    asked: SeqNumber,
 ) -> Option<OutstreamSegment<'a>> {
     let segment = parse(frame).ok()?;
     let earlier = usize::try_from(from.distance_from(segment.seq())?).ok()?;
     Some(OutstreamSegment {
-        asked,
+        asked: Some(asked),
         ..OutstreamSegment::in_order(from, segment.payload().get(earlier..)?)
     })
 }

@@ -2,11 +2,12 @@
 
 use journal::{Journal, ReadError, State, Summary, Unprotected};
 use protocol::{
-    Digest,
+    Digest, Versions,
     control::{
         DIGEST_LEN, ErrorCode, HEAD_OVERHEAD, MAX_DATA, PLACE_LEN, RecordSummary, Request,
         Response, Statistics,
     },
+    mirror,
 };
 use wire::FlowId;
 
@@ -29,7 +30,7 @@ impl RpcHandler {
     #[must_use]
     pub fn answer(&self, ingest: &mut Ingest, request: &Request) -> Vec<Response> {
         match request {
-            Request::Hello { .. } => vec![Response::Hello { pid: self.pid }],
+            Request::Hello { frames, .. } => vec![self.hello(*frames)],
             Request::Summaries => summaries(&ingest.journal),
             Request::Read {
                 flow,
@@ -76,6 +77,27 @@ impl RpcHandler {
             }],
         }
     }
+
+    fn hello(&self, frames: Versions) -> Response {
+        match mirror::VERSIONS.agree(frames) {
+            Some(frames) => Response::Hello {
+                pid: self.pid,
+                frames,
+            },
+            None => Response::Error {
+                code: ErrorCode::NoCommonVersion,
+                message: no_common_frame(frames),
+            },
+        }
+    }
+}
+
+/// Why a host that speaks these versions of the mirror frame is refused.
+pub(crate) fn no_common_frame(host: Versions) -> String {
+    format!(
+        "the logger speaks {} of the mirror frame, the host {host}: upgrade the older outlive, one version at a time",
+        mirror::VERSIONS
+    )
 }
 
 fn code_of(error: ReadError) -> ErrorCode {

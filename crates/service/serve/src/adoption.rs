@@ -6,6 +6,7 @@
 //! logger's, and what happened meanwhile is in the ring of events. If the server has died meanwhile,
 //! or was being recovered, that is a crash to recover from, like one in any stage of a recovery.
 
+use protocol::mirror;
 use rustix::process::Pid;
 use supervise::{
     Cgroup, CgroupError, Server, become_subreaper,
@@ -112,6 +113,7 @@ fn take_over(
     // Before maps of the layout before are migrated: afterwards the version that made these could not adopt any more.
     let cgroup = cgroup_of(config, cgroup2)?;
     let (mut plane, plane_state) = Dataplane::adopt(pins)?;
+    check_frames(plane_state.mirror_version)?;
     let expired = clock::now().saturating_sub(plane_state.heartbeat) >= HEARTBEAT_TIMEOUT;
     // From here on nothing passes unseen any more.
     plane.heartbeat()?;
@@ -129,7 +131,11 @@ fn take_over(
     let (logger, kept) = match &config.link {
         Some(_) => (setup::remote_logger(config, instance, &plane)?, true), // it will say
         None => match LoggerClient::adopt(config) {
-            Some(client) => (Logger::Local(client), true),
+            Some(client) => {
+                // Until here, our programs have written as those before, and the logger has read all of that.
+                plane.set_mirror_version(client.mirror_version)?;
+                (Logger::Local(client), true)
+            }
             None => (setup::local_logger(config, &plane)?, false),
         },
     };
@@ -155,6 +161,17 @@ fn take_over(
     Ok((plane, injector, (logger, lease), cgroup, adopted))
 }
 
+/// The ring may hold frames of this version, and our programs would write more.
+fn check_frames(version: u8) -> Result<(), ServeError> {
+    if mirror::VERSIONS.contains(version) {
+        return Ok(());
+    }
+    Err(ServeError::Logger(format!(
+        "its programs write version {version} of the mirror frame, and this program knows {}",
+        mirror::VERSIONS
+    )))
+}
+
 fn cgroup_of(config: &ServeConfig, cgroup2: &Mount) -> Result<Cgroup, ServeError> {
     Ok(
         match Cgroup::open(cgroup2, &config.run_dir.host_name(&config.name)) {
@@ -169,4 +186,22 @@ fn cgroup_of(config: &ServeConfig, cgroup2: &Mount) -> Result<Cgroup, ServeError
             cgroup => cgroup?,
         },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn service_with_frames_of_unknown_version_is_not_adopted() {
+        let (oldest, newest) = (mirror::VERSIONS.oldest(), mirror::VERSIONS.newest());
+        assert!((oldest..=newest).all(|version| check_frames(version).is_ok()));
+        for unknown in [oldest - 1, newest + 1] {
+            let error = check_frames(unknown)
+                .expect_err("it is refused")
+                .to_string();
+            let named = format!("version {unknown} of the mirror frame");
+            assert!(error.contains(&named), "{error}");
+        }
+    }
 }

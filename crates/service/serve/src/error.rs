@@ -278,9 +278,9 @@ pub enum ServeError {
     /// The logger said something strange. It knows our key: it is no stranger, but of another version.
     #[error("the logger has another version: {}", advised(.0))]
     LoggerProtocol(#[from] ControlError),
-    /// No version of the log link is common to this host and the logger.
+    /// No version of the log link, or of the mirror frame, is common to this host and the logger.
     #[error("the logger has another version: {0}")]
-    LinkVersion(String),
+    NoCommonVersion(String),
     /// The logger has ended the stream before it told its versions, as a logger before version 9 of the control stream
     /// does.
     #[error(

@@ -55,7 +55,7 @@ impl ServeError {
             Self::Keys(_) => "key_file",
             Self::NeverGranted(_) => "never_granted",
             Self::NotKnown(_) => "not_known",
-            Self::LoggerProtocol(_) | Self::LinkVersion(_) => "logger_protocol",
+            Self::LoggerProtocol(_) | Self::NoCommonVersion(_) => "logger_protocol",
             Self::Fabricate(_) => "packet_not_made",
             Self::System { .. } => "system",
         }

@@ -1,6 +1,7 @@
 //! Our side of a logger: starting it if it is a process of this host, asking it, hearing from it.
 
 mod determinants;
+mod frames;
 mod stream;
 
 use std::{
@@ -26,7 +27,7 @@ use protocol::{
         RecordSummary, Recorded, Request, Response, Resume, Role, VERSIONS, encode,
     },
     link::LinkKeys,
-    mirror::{FrameKind, HEADER_LEN, MirrorFrame},
+    mirror,
 };
 use recovery::{Beginning, ReplayMode};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -109,20 +110,6 @@ fn compared_with(mut beginnings: Vec<Beginning>, digests: &[Digest]) -> Vec<Begi
     beginnings
 }
 
-/// The frames but for digests; what is behind a digest stays.
-fn without_digests(mut frames: &[u8]) -> Vec<u8> {
-    let mut kept = Vec::with_capacity(frames.len());
-    while let Ok(frame) = MirrorFrame::decode(frames) {
-        let (this, rest) = frames.split_at(HEADER_LEN + frame.packet.len());
-        frames = rest;
-        if frame.kind != FrameKind::Digest {
-            kept.extend_from_slice(this);
-        }
-    }
-    kept.extend_from_slice(frames); // what cannot be read is the logger's to count
-    kept
-}
-
 /// A piece of an instream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Piece {
@@ -146,6 +133,8 @@ pub(crate) struct LoggerClient {
     process: Process,
     /// Its digests have another key than ours, or none.
     has_other_key: bool,
+    /// The agreed version of mirror frames.
+    pub(crate) mirror_version: u8,
     pid: u32,
     stream: Stream,
     /// The terms of the stream.
@@ -214,9 +203,15 @@ impl LoggerClient {
         let socket = UnixStream::connect(at).doing("connect to the logger process")?;
         let stream = Stream::local(socket, timeout).doing("connect to the logger process")?;
         let mut client = Self::open(stream)?;
-        let service = service.to_owned();
-        match client.ask(&Request::Hello { service })? {
-            Response::Hello { pid } => client.pid = pid,
+        let (service, frames) = (service.to_owned(), mirror::VERSIONS);
+        match client.ask(&Request::Hello { service, frames })? {
+            Response::Hello {
+                pid,
+                frames: chosen,
+            } if frames.contains(chosen) => {
+                client.pid = pid;
+                client.mirror_version = chosen;
+            }
             other => return Err(unexpected(&other)),
         }
         Ok(client)
@@ -251,15 +246,17 @@ impl LoggerClient {
     }
 
     fn attach(mut self, attach: Attach) -> Result<(Self, Attached), ServeError> {
-        let offered = attach.link;
+        let offered = (attach.link, attach.frames);
         match self.ask(&Request::Attach(attach)) {
             Ok(Response::Attached {
                 pid,
                 kept,
                 session,
                 keys,
-            }) if offered.contains(keys.version) => {
+                frames,
+            }) if offered.0.contains(keys.version) && offered.1.contains(frames) => {
                 self.pid = pid;
+                self.mirror_version = frames;
                 let attached = Attached {
                     kept,
                     session,
@@ -334,6 +331,7 @@ impl LoggerClient {
         Ok(Self {
             process: Process::Elsewhere,
             has_other_key: false,
+            mirror_version: mirror::VERSION,
             pid: 0,
             stream,
             agreed,
@@ -460,6 +458,7 @@ impl LoggerClient {
     pub(crate) fn ping(&mut self) -> Result<(), ServeError> {
         match self.ask(&Request::Hello {
             service: String::new(),
+            frames: mirror::VERSIONS,
         })? {
             Response::Hello { .. } => Ok(()),
             other => Err(unexpected(&other)),
@@ -598,12 +597,10 @@ impl LoggerClient {
         }
     }
 
-    /// Mirror frames, whole ones, at most [`protocol::control::MAX_DATA`] bytes.
-    pub(crate) fn frames(&mut self, mut bytes: Vec<u8>) -> Result<(), ServeError> {
-        if self.has_other_key {
-            bytes = without_digests(&bytes);
-        }
-        self.send(&Request::Frames { bytes })
+    /// Mirror frames, whole ones of any versions, at most [`protocol::control::MAX_DATA`] bytes.
+    pub(crate) fn frames(&mut self, frames: &[u8]) -> Result<(), ServeError> {
+        let pieces = frames::translated(frames, self.mirror_version, !self.has_other_key);
+        self.send_all(pieces.into_iter().map(|bytes| Request::Frames { bytes }))
     }
 
     /// It shall say when it has recorded what it was sent so far.
@@ -718,7 +715,7 @@ fn refused(code: ErrorCode, message: String) -> ServeError {
         ErrorCode::StillServed => ServeError::StillServed(message),
         ErrorCode::StillWritten => ServeError::StillWritten(message),
         ErrorCode::Taken => ServeError::AddressClaimed(message),
-        ErrorCode::LinkVersion => ServeError::LinkVersion(message),
+        ErrorCode::NoCommonVersion => ServeError::NoCommonVersion(message),
         _ => ServeError::NotKnown(message),
     }
 }

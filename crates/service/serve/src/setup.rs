@@ -6,7 +6,7 @@ use std::time::Duration;
 use dataplane::{
     Dataplane, DataplaneError, Injector, PinDirectory, Settings, ethernet_interfaces, netns_cookie,
 };
-use protocol::control::Attach;
+use protocol::{control::Attach, mirror};
 use rand::Rng;
 use south_model::{DigestKey, Digests, Flow};
 use supervise::{
@@ -239,6 +239,7 @@ fn bind(
         digests: digests(config),
         // Not 0 (unmarked packets) and not one that somebody else is likely to use.
         mark: rand::rng().random_range(0x4000_0000..0xf000_0000),
+        mirror_version: mirror::VERSION, // until a logger is there
         mirror_bytes: config.limits.ring,
         max_flows: config.max_connections,
         link: config.link.is_some(),
@@ -275,10 +276,11 @@ fn bind(
 /// A logger process of this host.
 pub(crate) fn local_logger(config: &ServeConfig, plane: &Dataplane) -> Result<Logger, ServeError> {
     let client = LoggerClient::start(config, plane.pins().path(), FIRST_START_TIMEOUT)?;
+    plane.set_mirror_version(client.mirror_version)?;
     Ok(Logger::Local(client))
 }
 
-/// Loggers on other machines; none is called yet.
+/// Loggers on other machines; none is called yet. We read the ring, and translate.
 pub(crate) fn remote_logger(
     config: &ServeConfig,
     instance: &Instance,
@@ -287,6 +289,7 @@ pub(crate) fn remote_logger(
     let Some(link) = config.link.clone() else {
         return local_logger(config, plane);
     };
+    plane.set_mirror_version(mirror::VERSION)?;
     let request = AttachRequest {
         claim: Some(standby_eligibility::claim(config, instance)?),
         attach: attach(config, instance),

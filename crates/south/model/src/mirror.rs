@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Sizes of the parts of a record, bytes.
-const HEADER: usize = 48;
+const HEADER: usize = protocol::mirror::HEADER_LEN;
 const FIXED: [usize; 5] = [128, 256, 512, 1024, 2048];
 const SLICE: usize = 4096;
 const SLICES: usize = 64;
@@ -114,10 +114,7 @@ impl Shared {
         let payload = usize::try_from(skip + take).unwrap_or(usize::MAX);
         let len = segment.headers_len() + payload;
         let asked = flow.verify.request_end;
-        let kind = FrameKind::Outstream {
-            from,
-            asked: Some(asked),
-        };
+        let kind = FrameKind::Outstream { from, asked };
         flow.verify.head_next = from + take;
         flow.verify.heads_to = from + take;
         if self.mirror_packet(packet, segment, flow, kind, len, now_ns) {
@@ -200,14 +197,12 @@ impl Shared {
 
 fn frame(flow: &Flow, kind: FrameKind, whole: usize, packet: Vec<u8>, now_ns: u64) -> MirrorFrame {
     MirrorFrame {
-        kind,
-        flow_id: flow.id,
         timestamp_ns: now_ns,
         server_nxt: flow.server.nxt,
         server_ack: flow.server.ack,
         packet_len: length32(whole),
-        unfinished: false,
         packet,
+        ..MirrorFrame::of(kind, flow.id)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Adoption of a service whose maps are of the layout before: by the program that is built with the feature
-//! `next-version`.
+//! Adoption of a service whose maps, and mirror frames, are of the version before: by the program that is built with
+//! the feature `next-version`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 
 use e2e::binaries::{next_outlive, outlive};
 use e2e::clients::{read_exactly, write};
+use e2e::exchange::{Exchange, assert_all_recovered};
 use e2e::servers::{self, SERVER_PORT, nginx};
 use e2e::{EVENT_TIMEOUT, Protected, Scene, Seed, assert_same_bytes};
-use lab::Signal;
+use lab::{Pid, Signal};
 
 use crate::adoption::is_adopted_under_load;
 use crate::{echoes, echoing};
@@ -82,6 +83,57 @@ fn server_death_during_upgrade_is_recovered() {
         drop(stream);
         protected.stop();
     }
+}
+
+/// The process on this host that keeps the records, if no other host does.
+fn logger_of(protected: &Protected) -> Option<Pid> {
+    let status = protected.outlive("status", &["--json"]);
+    let pid = status.json()[0]["logger_pid"].as_i64();
+    let pid = pid.and_then(|pid| i32::try_from(pid).ok());
+    pid.and_then(Pid::from_raw)
+}
+
+/// Programs of the next version write frames for the logger of this version, then for a logger of their own version.
+#[test]
+fn logger_of_version_before_is_adopted_and_succeeded() {
+    let scene = Scene::new("layout-logger");
+    let server = servers::test_server(&scene);
+    let mut protected = scene.protect(&server);
+    let logger = logger_of(&protected);
+    let recording = scene.record(SERVER_PORT);
+    let early = echoing(&scene);
+    let exchange = Exchange {
+        kills: 3,
+        ..Exchange::default()
+    };
+    let connect = || scene.connect(SERVER_PORT);
+    let mut seed = Seed::choose("layout-logger");
+    exchange.disturbed(&mut seed, connect, |moment| match moment {
+        0 => {
+            protected.kill_serve_itself();
+            protected.set_binary(next_outlive());
+            protected.succeed(&scene, &server, &[]);
+        }
+        _ => {
+            protected.kill_main(Signal::KILL);
+            let serving = protected.wait_serving(moment);
+            assert_eq!(serving["reset"], 0, "{serving}");
+        }
+    });
+    echoes(&early, b"afterwards");
+    drop(early);
+    assert_eq!(logger_of(&protected), logger, "the same process");
+    assert_all_recovered(&protected);
+    if let Some(logger) = logger {
+        lab::signal(logger, Signal::KILL).expect("it runs");
+        protected.wait_for("logger_restarted", 1);
+        assert_ne!(logger_of(&protected), Some(logger));
+    }
+    exchange.run(&protected, &mut seed, connect, |_| {});
+    protected.assert_none_of("connection_reset");
+    let endings = recording.finish();
+    assert!(endings.iter().all(|ending| !ending.rst), "{endings:?}");
+    protected.stop();
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::{
     values::{bytes, link_keys, runs},
 };
 use crate::link::LinkKeys;
-use crate::{Digest, DigestSeed, UnprotectedReason};
+use crate::{Digest, DigestSeed, UnprotectedReason, Versions};
 
 /// What `serve` asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +18,9 @@ pub enum Request {
     Hello {
         /// The name of the service whose record this is.
         service: String,
+        /// The versions of the mirror frame in which the ring may be written. The logger chooses one.
+        #[serde(with = "framed")]
+        frames: Versions,
     },
     /// What is recorded of each connection? Answered by [`Response::Summaries`].
     Summaries,
@@ -69,7 +72,7 @@ pub enum Request {
     DigestSeed(DigestSeed),
     /// The keys of the link have been in use for long enough. Answered by [`Response::Keys`].
     Rekey,
-    /// Mirror frames, as the ring of a logger on this host would hold them, one behind the other:
+    /// Mirror frames of the agreed version, one behind the other:
     /// what the datagrams of the link do not tell (heads of the outstream, ends of connections).
     /// Not answered.
     Frames {
@@ -232,6 +235,8 @@ pub enum Response {
     Hello {
         /// The logger's process number.
         pid: u32,
+        /// The version of the mirror frame that the logger has chosen.
+        frames: u8,
     },
     /// All mirror frames before the barrier with this token are recorded, and written if the logger has a log.
     Drained {
@@ -318,6 +323,8 @@ pub enum Response {
         /// session of this instance stay valid in the other slot.
         #[serde(with = "link_keys")]
         keys: LinkKeys,
+        /// The version of the mirror frame that the logger has chosen from [`Attach::frames`].
+        frames: u8,
     },
     /// To [`Request::Rekey`]: they are accepted from now on, and those in the other slot, too. The
     /// logger uses them when it has seen a datagram with a tag of theirs.

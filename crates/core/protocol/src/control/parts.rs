@@ -8,8 +8,8 @@ use super::{
     MAX_DATA, framed,
     values::{flow_key, handshake},
 };
-use crate::Versions;
 use crate::link::{self, FLOW_KEY_LEN, HANDSHAKE_LEN, Handshake, flow_key_from, flow_key_into};
+use crate::{Versions, mirror};
 
 /// Most bytes of a number of 64 bits, and of 32 bits.
 const U64_LEN: usize = 10;
@@ -72,6 +72,9 @@ pub struct Attach {
     /// The versions of the log link that the host speaks. The logger chooses one: [`super::Response::Attached`].
     #[serde(with = "framed")]
     pub link: Versions,
+    /// The versions of the mirror frame that the host writes. The logger chooses one, too.
+    #[serde(with = "framed")]
+    pub frames: Versions,
     /// Of the next version, for tests.
     #[cfg(feature = "next-version")]
     #[serde(default)]
@@ -79,7 +82,7 @@ pub struct Attach {
 }
 
 impl Attach {
-    /// A service without a name and without room, which speaks the versions of the link that this program speaks.
+    /// A service without a name and without room, which speaks the versions of link and frame that this program speaks.
     pub const PLAIN: Self = Self {
         instance: 0,
         replay: ReplayMode::Connection,
@@ -90,6 +93,7 @@ impl Attach {
         inherit: false,
         service: String::new(),
         link: link::VERSIONS,
+        frames: mirror::VERSIONS,
         #[cfg(feature = "next-version")]
         next: 0,
     };
@@ -320,8 +324,8 @@ pub enum ErrorCode {
     StillWritten,
     /// Another service has one of the addresses.
     Taken,
-    /// Host and logger have no version of the log link in common.
-    LinkVersion,
+    /// Host and logger have no version of the log link, or of the mirror frame, in common.
+    NoCommonVersion,
 }
 
 /// Most bytes of an element of [`super::Response::Beginnings`], frame included.

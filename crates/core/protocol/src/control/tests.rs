@@ -126,7 +126,7 @@ fn bytes_without_a_message_are_malformed() {
     let cases: [(Vec<u8>, &str); 8] = [
         (vec![], "it ends within a field"),
         (vec![1, 0x80], "it ends within a field"),
-        (vec![0, 1, 0], "bytes behind the last field"),
+        (vec![0, 1, 3, 0], "bytes behind the last field"),
         (vec![1, 0x80, 0], "a number is longer than necessary"),
         (
             vec![0, 0xff, 0xff, 0xff, 0xff, 0x1f],

@@ -6,17 +6,15 @@ const ISN: SeqNumber = SeqNumber(100);
 
 fn frame(kind: FrameKind, unfinished: bool, packet: &[u8]) -> Vec<u8> {
     let frame = MirrorFrame {
-        kind,
-        flow_id: FLOW,
-        timestamp_ns: 0,
         server_nxt: ISN + 1,
         server_ack: ISN + 1,
         packet_len: u32::try_from(packet.len()).unwrap(),
         unfinished,
         packet,
+        ..MirrorFrame::of(kind, FLOW)
     };
     let mut bytes = Vec::new();
-    frame.encode(&mut bytes).unwrap();
+    frame.encode(protocol::mirror::VERSION, &mut bytes).unwrap();
     bytes
 }
 

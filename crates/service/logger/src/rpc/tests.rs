@@ -58,3 +58,30 @@ fn while_turns_are_held_the_record_keeps_those_that_are_finished() {
     exchange(&mut ingest, b"three", 6, 8);
     assert_eq!(start(rpc, &mut ingest), CLIENT + 7);
 }
+
+#[test]
+fn frame_version_is_newest_common_version_or_refused() {
+    let (rpc, mut ingest) = (RpcHandler::new(1), ingest());
+    let mut hello = |oldest, newest| {
+        let frames = Versions::new(oldest, newest).expect("a range");
+        let service = "web".to_owned();
+        rpc.answer(&mut ingest, &Request::Hello { service, frames })
+    };
+    let (oldest, newest) = (mirror::VERSIONS.oldest(), mirror::VERSIONS.newest());
+    for (offered, chosen) in [
+        ((oldest, newest + 1), newest),
+        ((oldest - 1, oldest), oldest),
+    ] {
+        let answer = Response::Hello {
+            pid: 1,
+            frames: chosen,
+        };
+        assert_eq!(hello(offered.0, offered.1), [answer]);
+    }
+    let refused = hello(newest + 1, newest + 2);
+    let [Response::Error { code, message }] = &refused[..] else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(*code, ErrorCode::NoCommonVersion);
+    assert!(message.contains("of the mirror frame"), "{message}");
+}

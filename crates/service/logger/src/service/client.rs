@@ -17,6 +17,7 @@ use rustix::net::sockopt;
 
 use super::sockets::peer_of;
 use crate::link::{NotYet, Peer, Replication};
+use crate::rpc::no_common_frame;
 
 /// Bytes of answers that may wait to be sent: who does not read them is not read from.
 const QUEUED_REPLY_BYTES_MAX: usize = 1 << 20;
@@ -64,6 +65,9 @@ pub(super) enum ClientError {
         speaks = protocol::link::VERSIONS
     )]
     LinkVersion(Versions),
+    /// No version of the mirror frame is common to the logger and a service that attaches.
+    #[error("{}", no_common_frame(*.0))]
+    FrameVersion(Versions),
     /// It asked for something before it had attached, or attached twice.
     #[error("a message out of the order of the control protocol")]
     OutOfOrder,

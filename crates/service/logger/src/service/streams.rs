@@ -10,6 +10,7 @@ use std::{
 use protocol::{
     control::{Attach, ErrorCode, Request, Response},
     link::{self, LinkKey},
+    mirror,
 };
 use rand::{TryRngCore, rngs::OsRng};
 
@@ -175,16 +176,18 @@ impl Service {
             }
         };
         let instance = attach.instance;
-        if link::VERSIONS.agree(attach.link).is_none() {
-            let refused = ClientError::LinkVersion(attach.link);
-            let client = &mut self.clients[at];
-            client.say(&Response::Error {
-                code: ErrorCode::LinkVersion,
-                message: refused.to_string(),
-            })?;
-            client.flush()?;
-            return Err(refused);
-        }
+        let frames = match common_versions(attach) {
+            Ok(frames) => frames,
+            Err(refused) => {
+                let client = &mut self.clients[at];
+                client.say(&Response::Error {
+                    code: ErrorCode::NoCommonVersion,
+                    message: refused.to_string(),
+                })?;
+                client.flush()?;
+                return Err(refused);
+            }
+        };
         if self.leases.is_over(&attach.service, instance) {
             // It may not have heard yet. Records of its own would be taken for the newest.
             let message = format!("{} is served by another host", attach.service);
@@ -233,6 +236,7 @@ impl Service {
             kept,
             session,
             keys,
+            frames,
         })
     }
 
@@ -331,6 +335,15 @@ impl Service {
             }
         }
     }
+}
+
+/// The version of the mirror frame for a host that attaches. The version of the link comes with its keys.
+fn common_versions(attach: &Attach) -> Result<u8, ClientError> {
+    if link::VERSIONS.agree(attach.link).is_none() {
+        return Err(ClientError::LinkVersion(attach.link));
+    }
+    let frames = mirror::VERSIONS.agree(attach.frames);
+    frames.ok_or(ClientError::FrameVersion(attach.frames))
 }
 
 fn fresh_keys() -> io::Result<(LinkKey, LinkKey)> {

@@ -232,7 +232,7 @@ impl World {
             said.push((*flow, from, packet));
         }
         for (flow, from, packet) in said {
-            let asked = Some(self.host.connections[&flow].client_isn + 1);
+            let asked = self.host.connections[&flow].client_isn + 1;
             self.frame(flow, FrameKind::Outstream { from, asked }, &packet);
         }
     }

@@ -131,7 +131,7 @@ impl Asked {
     fn by_stream(&mut self, said: &Said) {
         let kind = FrameKind::Outstream {
             from: said.0,
-            asked: Some(SeqNumber(0)),
+            asked: SeqNumber(0),
         };
         let bytes = frame(FLOW, kind, &said.1);
         self.logger.ask(OLD, &Request::Frames { bytes });

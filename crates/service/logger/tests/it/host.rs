@@ -9,7 +9,7 @@ use protocol::{
         Ack, Handshake, KeySet, LinkKey, LinkKeys, Open, SegmentFlags, SegmentKind, SegmentView,
         Signer, seal,
     },
-    mirror::{FrameKind, MirrorFrame},
+    mirror::{self, FrameKind, MirrorFrame},
 };
 use rand::{Rng, RngCore, SeedableRng, rngs::SmallRng};
 use wire::{ChecksumMode, Flags, FlowId, FlowKey, SegmentSpec, SeqNumber};
@@ -42,16 +42,11 @@ pub(crate) fn signer<'a>(keys: &LinkKeys, key: &'a LinkKey) -> Signer<'a> {
 pub(crate) fn frame(flow: FlowId, kind: FrameKind, packet: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     MirrorFrame {
-        kind,
-        flow_id: flow,
-        timestamp_ns: 0,
-        server_nxt: SeqNumber(0),
-        server_ack: SeqNumber(0),
         packet_len: u32::try_from(packet.len()).expect("short"),
-        unfinished: false,
         packet,
+        ..MirrorFrame::of(kind, flow)
     }
-    .encode(&mut bytes)
+    .encode(mirror::VERSION, &mut bytes)
     .expect("a frame");
     bytes
 }

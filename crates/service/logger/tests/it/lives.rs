@@ -10,10 +10,10 @@ use logger::{
 use protocol::{
     control::{Attach, Recorded, Request, Response},
     link::{Ack, LinkKey, LinkKeys},
-    mirror::{CloseReason, FrameKind, MirrorFrame},
+    mirror::{self, CloseReason, FrameKind, MirrorFrame},
 };
 use wal::{Log, Storage, simulated::Simulated};
-use wire::{ChecksumMode, Flags, FlowId, SegmentSpec, SeqNumber};
+use wire::{ChecksumMode, Flags, FlowId, SegmentSpec};
 
 use crate::host::{self, Connection, Host};
 
@@ -226,17 +226,8 @@ impl Logger {
 
     pub(crate) fn close(&mut self, instance: u64, flow: FlowId) {
         let mut bytes = Vec::new();
-        let frame = MirrorFrame {
-            kind: FrameKind::Closed(CloseReason::Finished),
-            flow_id: flow,
-            timestamp_ns: 0,
-            server_nxt: SeqNumber(0),
-            server_ack: SeqNumber(0),
-            packet_len: 0,
-            unfinished: false,
-            packet: &[],
-        };
-        frame.encode(&mut bytes).expect("a frame");
+        let frame = MirrorFrame::<&[u8]>::of(FrameKind::Closed(CloseReason::Finished), flow);
+        frame.encode(mirror::VERSION, &mut bytes).expect("a frame");
         self.ask(instance, &Request::Frames { bytes });
     }
 }

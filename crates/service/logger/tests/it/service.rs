@@ -512,7 +512,7 @@ fn version_of_the_link_is_chosen_or_refused() {
     let Some(Response::Error { code, message }) = refused else {
         panic!("{refused:?}");
     };
-    assert_eq!(code, ErrorCode::LinkVersion);
+    assert_eq!(code, ErrorCode::NoCommonVersion);
     let told = format!(
         "the logger speaks {} of the log link, the host versions {} to {}: upgrade the older outlive, one version at a time",
         protocol::link::VERSIONS,
@@ -522,6 +522,30 @@ fn version_of_the_link_is_chosen_or_refused() {
     assert_eq!(message, told);
     assert_eq!(client.next(), None, "the stream is closed");
     logger.event(|event| matches!(event, Event::Refused { .. }));
+}
+
+#[test]
+fn version_of_mirror_frames_is_chosen_or_refused() {
+    let (key, ring) = keys();
+    let logger = Running::start(config(ring, "127.0.0.1:0"));
+    let newest = protocol::mirror::VERSIONS.newest();
+    let speaks = |oldest, newest| Attach {
+        frames: Versions::new(oldest, newest).expect("a range"),
+        ..attach(7, 0)
+    };
+    let mut client = Attached::open(&logger, &key);
+    match client.ask(&Request::Attach(speaks(newest, newest + 1))) {
+        Response::Attached { frames, .. } => assert_eq!(frames, newest),
+        other => panic!("{other:?}"),
+    }
+    let mut client = Attached::open(&logger, &key);
+    let refused = client.attach(&speaks(newest + 1, newest + 2));
+    let Some(Response::Error { code, message }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!(code, ErrorCode::NoCommonVersion);
+    assert!(message.contains("of the mirror frame"), "{message}");
+    assert_eq!(client.next(), None, "the stream is closed");
 }
 
 #[test]

@@ -70,7 +70,7 @@ impl Frames {
     ) -> Result<(), ServeError> {
         let mut sent = Ok(());
         for piece in std::mem::take(&mut self.fetched) {
-            sent = sent.and_then(|()| client.frames(piece.clone()));
+            sent = sent.and_then(|()| client.frames(&piece));
             self.unconfirmed.sent(piece);
         }
         sent?;
@@ -106,9 +106,8 @@ impl Frames {
 /// The record without what it is longer than its frame.
 fn frame(record: &[u8]) -> Vec<u8> {
     // One that cannot be read is the logger's to count.
-    let len =
-        MirrorFrame::decode(record).map_or(record.len(), |frame| HEADER_LEN + frame.packet.len());
-    record[..len].to_vec()
+    let behind = MirrorFrame::first(record).map_or(0, |(_, rest)| rest.len());
+    record[..record.len() - behind].to_vec()
 }
 
 /// Whole frames, joined as long as they are at most `most` bytes.

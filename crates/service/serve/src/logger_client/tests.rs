@@ -127,6 +127,10 @@ fn asks() -> AttachRequest {
 }
 
 fn attached(link: u8) -> Response {
+    attached_with(link, mirror::VERSION)
+}
+
+fn attached_with(link: u8, frames: u8) -> Response {
     Response::Attached {
         pid: 7,
         kept: false,
@@ -137,6 +141,7 @@ fn attached(link: u8) -> Response {
             up: LinkKey([1; 16]),
             down: LinkKey([2; 16]),
         },
+        frames,
     }
 }
 
@@ -172,19 +177,25 @@ fn logger_is_attached_by_claim_and_seed() {
 }
 
 #[test]
-fn link_version_that_was_not_offered_is_an_error() {
-    let link = protocol::link::VERSIONS.newest() + 1;
-    let (at, key, logger) = logger(vec![vec![claimed(), attached(link)]]);
-    let client = LoggerClient::dial(at, &key, TEST_TIMEOUT).expect("it listens");
-    let error = client.attaching(&asks()).err().expect("it is refused");
-    assert!(matches!(error, ServeError::Logger(_)), "{error}");
-    logger.join().expect("no panic");
+fn version_that_was_not_offered_is_an_error() {
+    let link = protocol::link::VERSIONS.newest();
+    let frames = mirror::VERSIONS.newest();
+    for attached in [
+        attached_with(link + 1, frames),
+        attached_with(link, frames + 1),
+    ] {
+        let (at, key, logger) = logger(vec![vec![claimed(), attached]]);
+        let client = LoggerClient::dial(at, &key, TEST_TIMEOUT).expect("it listens");
+        let error = client.attaching(&asks()).err().expect("it is refused");
+        assert!(matches!(error, ServeError::Logger(_)), "{error}");
+        logger.join().expect("no panic");
+    }
 }
 
 #[test]
 fn logger_without_common_link_version_is_named() {
     let refused = Response::Error {
-        code: ErrorCode::LinkVersion,
+        code: ErrorCode::NoCommonVersion,
         message: "the logger speaks version 3".into(),
     };
     let (at, key, logger) = logger(vec![vec![claimed(), refused]]);
@@ -287,39 +298,6 @@ fn attach() -> Attach {
 }
 
 #[test]
-fn logger_with_other_key_gets_no_digests() {
-    let frame = |kind, packet: &'static [u8]| MirrorFrame {
-        kind,
-        flow_id: FlowId(1),
-        timestamp_ns: 2,
-        server_nxt: SeqNumber(3),
-        server_ack: SeqNumber(4),
-        packet_len: u32::try_from(packet.len()).expect("short"),
-        unfinished: false,
-        packet,
-    };
-    let bytes = |frames: &[MirrorFrame<&[u8]>]| {
-        let mut bytes = Vec::new();
-        for frame in frames {
-            frame.encode(&mut bytes).expect("it is whole");
-        }
-        bytes
-    };
-    let (from, asked) = (SeqNumber(5), Some(SeqNumber(6)));
-    let head = frame(FrameKind::Outstream { from, asked }, b"a head");
-    let digest = frame(FrameKind::Digest, &[7; 24]);
-    let closed = frame(
-        FrameKind::Closed(protocol::mirror::CloseReason::Finished),
-        b"",
-    );
-    let all = bytes(&[digest, head, digest, closed]);
-    let kept = bytes(&[head, closed]);
-    assert_eq!(without_digests(&all), kept);
-    let damaged = [&all[..], b"damaged"].concat();
-    assert_eq!(without_digests(&damaged), [&kept[..], b"damaged"].concat());
-}
-
-#[test]
 fn refused_claim_has_its_own_error() {
     let refused = Response::Error {
         code: ErrorCode::Taken,
@@ -379,7 +357,10 @@ fn slow_logger_start_is_awaited() {
                 let (mut stream, _) = listener.accept().expect("a stream");
                 thread::sleep(Duration::from_millis(200));
                 let mut bytes = Opening::of(Role::Answers).encode().to_vec();
-                let hello = Response::Hello { pid: 7 };
+                let hello = Response::Hello {
+                    pid: 7,
+                    frames: mirror::VERSION,
+                };
                 encode(&hello, Agreed::OWN, &mut bytes).expect("a message");
                 // The client may have left.
                 let _ = stream.write_all(&bytes);

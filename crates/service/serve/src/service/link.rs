@@ -8,7 +8,7 @@ use std::{
 use protocol::{
     UnprotectedReason,
     control::Resume,
-    mirror::{CloseReason, FrameKind, MirrorFrame},
+    mirror::{self, CloseReason, FrameKind, MirrorFrame},
 };
 use recovery::{ReplayMode, Stage};
 use south_model::{Flow, Response, released_ack};
@@ -198,8 +198,9 @@ impl Service {
 
     fn tell_closed(&mut self, flow: FlowId) -> Result<(), ServeError> {
         let mut bytes = Vec::new();
-        if closed_frame(flow).encode(&mut bytes).is_ok() {
-            self.ask_logger(|logger| logger.frames(bytes))?;
+        let closed = MirrorFrame::<&[u8]>::of(FrameKind::Closed(CloseReason::Finished), flow);
+        if closed.encode(mirror::VERSION, &mut bytes).is_ok() {
+            self.ask_logger(|logger| logger.frames(&bytes))?;
         }
         Ok(())
     }
@@ -457,19 +458,5 @@ impl Service {
         let flows = self.resources.plane.flows()?;
         let open = flows.iter().filter(|(_, flow)| flow.closed_ns == 0);
         Ok(open.filter(|(_, flow)| flow.unprotected.is_some()).count())
-    }
-}
-
-/// That a connection is over.
-fn closed_frame(flow: FlowId) -> MirrorFrame<&'static [u8]> {
-    MirrorFrame {
-        kind: FrameKind::Closed(CloseReason::Finished),
-        flow_id: flow,
-        timestamp_ns: 0,
-        server_nxt: SeqNumber(0),
-        server_ack: SeqNumber(0),
-        packet_len: 0,
-        unfinished: false,
-        packet: &[],
     }
 }

@@ -119,6 +119,9 @@ impl Service {
             self.resources.plane.pins().path(),
             ANSWER_TIMEOUT,
         )?;
+        self.resources
+            .plane
+            .set_mirror_version(new.mirror_version)?;
         if let Logger::Local(old) =
             std::mem::replace(&mut self.resources.logger, Logger::Local(new))
             && let Some(unended) = old.kill()

@@ -32,6 +32,7 @@ enum control_op {
 				* `key` */
 	CONTROL_INHERIT_DIGEST = 21, /* another host's output to the flow's client has `digest`, and `turn` before
 				      * the part that a replay repeats */
+	CONTROL_MIRROR_VERSION = 22, /* argument: service.mirror_version */
 };
 
 struct control {

@@ -8,10 +8,10 @@
 #include "../lib/kernel.h"
 #include "digest.h"
 
-/* Mirror frame: what the logger reads from the ring. The format is protocol::mirror's, and a
- * test decodes frames of the one with the code of the other. */
 #define MIRROR_MAGIC 0x4c54554f
-#define MIRROR_VERSION 3 /* of digests and of the outstream; frames of other kinds are of the version before */
+/* The newest version. Frames bear service.mirror_version. A build with OUTLIVE_NEXT_VERSION, for tests, knows the version
+ * after this, too. */
+#define MIRROR_VERSION 3
 
 enum mirror_kind {
 	MIRROR_INSTREAM = 1,
@@ -40,10 +40,7 @@ struct mirror_header {
 	__u32 packet_len;
 	__u32 captured_len;
 	__u64 token;
-};
-
-/* What follows in a frame that tells a digest. */
-struct mirror_digest {
-	struct mirror_header header;
-	struct digest digest;
+#ifdef OUTLIVE_NEXT_VERSION
+	__u64 next_version; /* not in frames of MIRROR_VERSION: the packet is there */
+#endif
 };

@@ -58,6 +58,7 @@ struct service {
 	__u8 copies_few; /* in the tenth of a second before no more came */
 	__u8 digests;  /* what the server says is digested */
 	__u32 digest_rate; /* bytes in a microsecond that each processor may digest whole; 0: none, 2^32 - 1: all */
+	__u8 mirror_version; /* of the frames in the ring, as agreed with the reader */
 };
 
 /* Marks of packets that we made ourselves; offsets from service.mark. A mark cannot come in

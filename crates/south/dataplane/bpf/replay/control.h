@@ -224,6 +224,9 @@ static __always_inline __s32 control_service(struct service *s, struct control *
 		c->flow_id = __sync_fetch_and_add(&s->next_flow_id, 1);
 		c->argument = s->incarnation;
 		return 0;
+	case CONTROL_MIRROR_VERSION:
+		s->mirror_version = c->argument;
+		return 0;
 	case CONTROL_LEASE:
 		s->lease_until_ns = c->argument;
 		return 0;

@@ -64,11 +64,27 @@ __noinline __u64 wake_flags(__u32 kind)
 	return BPF_RB_FORCE_WAKEUP;
 }
 
-static __always_inline void fill_header(struct mirror_header *h, __u8 kind, struct flow *f,
+/* Bytes of the header in frames of this version. */
+static __always_inline __u32 mirror_header_len(__u8 version)
+{
+#ifdef OUTLIVE_NEXT_VERSION
+	if (version <= MIRROR_VERSION)
+		return __builtin_offsetof(struct mirror_header, next_version);
+#endif
+	return sizeof(struct mirror_header);
+}
+
+static __always_inline __u8 mirror_version(const struct service *s)
+{
+	return s ? s->mirror_version : MIRROR_VERSION;
+}
+
+/* Before the packet, which begins at mirror_header_len(version). */
+static __always_inline void fill_header(struct mirror_header *h, __u8 version, __u8 kind, struct flow *f,
 					__u32 packet_len, __u32 captured_len)
 {
 	h->magic = MIRROR_MAGIC;
-	h->version = kind == MIRROR_DIGEST || kind == MIRROR_OUTSTREAM ? MIRROR_VERSION : MIRROR_VERSION - 1;
+	h->version = version;
 	h->kind = kind;
 	h->reason = 0;
 	h->unfinished = 0;
@@ -79,19 +95,22 @@ static __always_inline void fill_header(struct mirror_header *h, __u8 kind, stru
 	h->packet_len = packet_len;
 	h->captured_len = captured_len;
 	h->token = kind == MIRROR_OUTSTREAM ? ((__u64)f->verify.request_end << 32) | f->verify.head_next : 0;
+#ifdef OUTLIVE_NEXT_VERSION
+	h->next_version = f->id;
+#endif
 }
 
 /* A frame without a packet. */
 static __always_inline bool mirror_marker(struct flow *f, __u8 kind, __u8 reason, __u64 token)
 {
+	const struct service *s = the_service();
 	struct mirror_header *h = bpf_ringbuf_reserve(&mirror, sizeof(*h), 0);
 	if (!h)
 		return false;
-	fill_header(h, kind, f, 0, 0);
+	fill_header(h, mirror_version(s), kind, f, 0, 0);
 	h->reason = reason;
 	h->token = token;
 	/* Somebody waits for a barrier. */
-	const struct service *s = the_service();
 	__u32 soon = s && s->link ? MIRROR_SOON : 0;
 	bpf_ringbuf_submit(h, kind == MIRROR_BARRIER ? BPF_RB_FORCE_WAKEUP : wake_flags(soon));
 	return true;
@@ -100,14 +119,15 @@ static __always_inline bool mirror_marker(struct flow *f, __u8 kind, __u8 reason
 /* What the client was sent so far. */
 static __always_inline void mirror_output_digest(struct flow *f, const struct digest *digest)
 {
-	struct mirror_digest *m = bpf_ringbuf_reserve(&mirror, sizeof(*m), 0);
-	if (!m) {
+	__u8 version = mirror_version(the_service());
+	struct mirror_header *h = bpf_ringbuf_reserve(&mirror, sizeof(*h) + sizeof(*digest), 0);
+	if (!h) {
 		count(COUNT_HEADS_LOST);
 		return;
 	}
-	fill_header(&m->header, MIRROR_DIGEST, f, sizeof(*digest), sizeof(*digest));
-	m->digest = *digest;
-	bpf_ringbuf_submit(m, wake_flags(0));
+	fill_header(h, version, MIRROR_DIGEST, f, sizeof(*digest), sizeof(*digest));
+	*(struct digest *)((void *)h + mirror_header_len(version)) = *digest;
+	bpf_ringbuf_submit(h, wake_flags(0));
 }
 
 /* Forget a flow whose ends are another connection's. */
@@ -133,9 +153,10 @@ static __always_inline void replace_half_open(const struct service *s, struct fl
 		} *r = bpf_ringbuf_reserve(&mirror, sizeof(*r), 0);                               \
 		if (!r)                                                                           \
 			return false;                                                             \
-		fill_header(&r->header, kind, f, ip_len, len);                                    \
+		fill_header(&r->header, version, kind, f, ip_len, len);                           \
 		r->header.unfinished = unfinished(skb);                                           \
-		if (bpf_skb_load_bytes(skb, ETH_HLEN, r->packet, at_least_1(len, (limit) - 1))) { \
+		if (bpf_skb_load_bytes(skb, ETH_HLEN, (void *)r + mirror_header_len(version),     \
+				       at_least_1(len, (limit) - 1))) {                           \
 			bpf_ringbuf_discard(r, BPF_RB_NO_WAKEUP);                                 \
 			return false;                                                             \
 		}                                                                                 \
@@ -150,6 +171,7 @@ __noinline int mirror_short(struct __sk_buff *skb, struct flow *f, __u32 kind, _
 	asm volatile("" : "+r"(len));
 	if (!f || !len)
 		return false;
+	__u8 version = mirror_version(the_service());
 	MIRROR_FIXED(128)
 	MIRROR_FIXED(256)
 	MIRROR_FIXED(512)
@@ -164,6 +186,8 @@ __noinline int mirror_long(struct __sk_buff *skb, struct flow *f, __u32 kind, __
 	int whole = 0;
 	if (!f)
 		return 0;
+	__u8 version = mirror_version(the_service());
+	__u32 header_len = mirror_header_len(version);
 	__u32 slices = len / MIRROR_SLICE, rest = len % MIRROR_SLICE;
 	__u32 size = sizeof(struct mirror_header) + (slices + !!rest) * MIRROR_SLICE;
 	if (bpf_ringbuf_reserve_dynptr(&mirror, size, 0, &record))
@@ -171,15 +195,15 @@ __noinline int mirror_long(struct __sk_buff *skb, struct flow *f, __u32 kind, __
 	struct mirror_header *h = bpf_dynptr_data(&record, 0, sizeof(*h));
 	if (!h)
 		goto out;
-	fill_header(h, kind, f, ip_len, len);
+	fill_header(h, version, kind, f, ip_len, len);
 	h->unfinished = unfinished(skb);
 	for (__u32 i = 0; i < MIRROR_SLICES && i < slices; i++) {
-		__u8 *slice = bpf_dynptr_data(&record, sizeof(*h) + i * MIRROR_SLICE, MIRROR_SLICE);
+		__u8 *slice = bpf_dynptr_data(&record, header_len + i * MIRROR_SLICE, MIRROR_SLICE);
 		if (!slice || bpf_skb_load_bytes(skb, ETH_HLEN + i * MIRROR_SLICE, slice, MIRROR_SLICE))
 			goto out;
 	}
 	if (rest) {
-		__u8 *slice = bpf_dynptr_data(&record, sizeof(*h) + slices * MIRROR_SLICE, MIRROR_SLICE);
+		__u8 *slice = bpf_dynptr_data(&record, header_len + slices * MIRROR_SLICE, MIRROR_SLICE);
 		rest = at_least_1(rest, MIRROR_SLICE - 1);
 		if (!slice || bpf_skb_load_bytes(skb, ETH_HLEN + slices * MIRROR_SLICE, slice, rest))
 			goto out;

@@ -38,6 +38,8 @@ pub struct Life {
     pub heartbeat: Duration,
     /// Until when the service may send ([`Fence::set_lease`](super::Fence::set_lease)).
     pub lease_until: Option<Duration>,
+    /// The version of the mirror frames that its programs have written.
+    pub mirror_version: u8,
     /// The protected addresses. Unspecified ones stand for the port alone.
     pub addresses: Vec<SocketAddr>,
 }
@@ -77,6 +79,7 @@ impl Dataplane {
             lease_until: Some(service.lease_until_ns)
                 .filter(|end| *end != 0)
                 .map(Duration::from_nanos),
+            mirror_version: service.mirror_version,
             addresses,
         };
         let loopback = |address: &SocketAddr| address.is_ipv4() && address.ip().is_loopback();
@@ -135,20 +138,20 @@ impl Dataplane {
     pub fn adopt_latch(&self) -> Result<(), DataplaneError> {
         let links = latch_of(&self.object)?;
         for (name, mut link) in links {
-            self.unpin(&format!("{LINK_PREFIX}{name}"))?;
+            unpin(&self.pins, &format!("{LINK_PREFIX}{name}"))?;
             attach::pin_link(&mut link, &self.pins, name)?;
         }
         for name in ["ingress", "egress"] {
-            self.unpin(name)?;
+            unpin(&self.pins, name)?;
         }
         self.pin_programs()?;
         migration::finish(self.pins.former().as_ref(), &self.pins)
     }
+}
 
-    fn unpin(&self, name: &str) -> Result<(), DataplaneError> {
-        let path = self.pins.pin(name);
-        fs::remove_file(&path).map_err(|source| DataplaneError::Pin { path, source })
-    }
+fn unpin(pins: &PinDirectory, name: &str) -> Result<(), DataplaneError> {
+    let path = pins.pin(name);
+    fs::remove_file(&path).map_err(|source| DataplaneError::Pin { path, source })
 }
 
 /// Our programs upon maps of our layout.

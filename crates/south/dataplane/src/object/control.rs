@@ -108,6 +108,19 @@ impl Dataplane {
         .map(drop)
     }
 
+    /// Write frames of this version of `protocol::mirror` into the ring from now on. Older frames may be in the ring.
+    ///
+    /// # Errors
+    /// The control program cannot be run.
+    pub fn set_mirror_version(&self, version: u8) -> Result<(), DataplaneError> {
+        self.control(
+            "set the version of mirror frames",
+            abi::control_op::CONTROL_MIRROR_VERSION,
+            |c| c.argument = u64::from(version),
+        )
+        .map(drop)
+    }
+
     /// Name the main process, by its number in our PID namespace.
     ///
     /// # Errors

@@ -35,6 +35,8 @@ pub struct Settings {
     pub digests: Option<south_model::Digests>,
     /// First of the three marks by which our own packets are known.
     pub mark: u32,
+    /// In which version frames are written into the ring ([`Dataplane::set_mirror_version`]).
+    pub mirror_version: u8,
     /// Size of the ring to the logger, bytes; a power of two and a multiple of the page size.
     pub mirror_bytes: u32,
     /// Largest number of connections protected at a time.
@@ -68,6 +70,7 @@ impl Dataplane {
             read_cursors: u8::from(settings.read_cursors.is_some()),
             spare_copies: settings.read_cursors.unwrap_or(0),
             digests: u8::from(settings.digests.is_some()),
+            mirror_version: settings.mirror_version,
             digest_rate: settings.digests.as_ref().map_or(0, |digests| digests.rate),
             ..Default::default()
         };

@@ -1,7 +1,9 @@
 //! `mirror.h`: what is recorded, how long it is, and what happens when there is no room.
 
-use dataplane::Settings;
-use protocol::mirror::FrameKind;
+use std::cell::RefCell;
+
+use dataplane::{Ring, Settings};
+use protocol::mirror::{self, FrameKind};
 use south_model::{EventKind, Packet, UnprotectedReason};
 use wire::{ChecksumMode, SeqNumber};
 
@@ -88,6 +90,86 @@ fn packets_of_several_segments_are_recorded_whole() {
     }
 }
 
+/// `serve` knows the versions, and the programs do as they are told.
+#[test]
+fn frame_bears_version_of_setting() {
+    let place = Pinned::nowhere_else();
+    let kernel = Kernel::pinned(&settings(), &place);
+    let versions = RefCell::new(Vec::new());
+    let ring = Ring::mirror(&place.pins, |record| versions.borrow_mut().push(record[4]));
+    let ring = ring.expect("the ring");
+    kernel.plane().barrier(1).expect("it runs");
+    for version in [mirror::VERSIONS.oldest(), mirror::VERSION + 1] {
+        kernel.plane().set_mirror_version(version).expect("it runs");
+        kernel.plane().barrier(1).expect("it runs");
+    }
+    ring.consume().expect("it is read");
+    let (oldest, newest) = (mirror::VERSIONS.oldest(), mirror::VERSION);
+    assert_eq!(*versions.borrow(), [newest, oldest, newest + 1]);
+}
+
+#[cfg(feature = "next-version")]
+#[test]
+fn field_of_next_version_is_in_frames_of_that_version() {
+    let place = Pinned::nowhere_else();
+    let kernel = Kernel::pinned(&settings(), &place);
+    let fields = RefCell::new(Vec::new());
+    let ring = Ring::mirror(&place.pins, |record| {
+        let frame = mirror::MirrorFrame::decode(record).expect("a frame");
+        fields.borrow_mut().push((frame.flow_id.0, frame.next));
+    });
+    let ring = ring.expect("the ring");
+    for (port, version) in [(0, mirror::VERSION), (1, mirror::VERSION - 1)] {
+        kernel.plane().set_mirror_version(version).expect("it runs");
+        let key = other_key(false, port);
+        let (c, s) = (SeqNumber(1000), SeqNumber(5000));
+        let syn = segment(c, SeqNumber(0)).flags(SYN);
+        let syn_ack = segment(s, c + 1).flags(SYN_ACK).window(60_000);
+        kernel.ingress(&mut syn.packet(key.client(), key.server()));
+        kernel.egress(&mut syn_ack.packet(key.server(), key.client()));
+        let third = segment(c + 1, s + 1);
+        kernel.ingress(&mut third.packet(key.client(), key.server()));
+    }
+    ring.consume().expect("it is read");
+    assert_eq!(*fields.borrow(), [(1, 1), (2, 0)]);
+}
+
+/// As the model says it.
+#[test]
+fn frames_of_each_version_say_the_same() {
+    for version in mirror::VERSIONS.oldest()..=mirror::VERSIONS.newest() {
+        let mut both = Both::on(Leased::digesting(u32::MAX), &digesting_settings(u32::MAX));
+        let plane = both.kernel.plane();
+        plane.set_mirror_version(version).expect("it runs");
+        (both.c, both.s) = (SeqNumber(1000), SeqNumber(5000));
+        let mut both = both.open();
+        let (c, s) = (both.c + 1, both.s + 1);
+        let mut from = c;
+        for len in [1, 76, 77, 460, 1000, 1996, 1997, 3000] {
+            let payload = vec![7; len];
+            both.client(segment(from, s).timestamps(12, 900).payload(&payload));
+            from += u32::try_from(len).unwrap();
+        }
+        for piece in 0..3 {
+            let payload = [8; 3000];
+            let answer = segment(s + 3000 * piece, from).timestamps(901, 12);
+            both.server(answer.payload(&payload));
+        }
+        both.client(segment(from, s + 9000).timestamps(13, 901).payload(b"x"));
+        let answer = segment(s + 9000, from + 1).timestamps(902, 13);
+        both.server(answer.payload(b"y"));
+        both.barrier(3);
+        both.abandon(both.key);
+        let frames = both.frames();
+        assert!(
+            frames.iter().all(|frame| frame.version == version),
+            "{frames:?}"
+        );
+        let codes: Vec<u8> = frames.iter().map(|frame| frame.kind.code()).collect();
+        assert!((1..=6).all(|code| codes.contains(&code)), "{codes:?}");
+    }
+}
+
 fn small_ring() -> Settings {
     Settings {
         mirror_bytes: 4096,
@@ -105,7 +187,8 @@ fn what_finds_no_room_is_not_delivered_until_there_is_some() {
     let delivered = (0..100)
         .take_while(|i| both.client(data(*i)).verdict == Next)
         .count();
-    assert_eq!(delivered, 22, "of 184 bytes each in a ring of a page");
+    let record = FRAME_HEADER + 128 + 8; // with the header of the ring
+    assert_eq!(delivered, 4096 / record, "in a ring of a page");
     let sent = u32::try_from(delivered).unwrap();
     assert_eq!(both.counted("mirror_full"), 1);
     // Nothing else waits: pure ACKs, the server's output (whose head is a gap in the record then).
@@ -243,7 +326,6 @@ fn the_head_of_each_turn_is_recorded() {
 }
 
 fn begun(from: SeqNumber, asked: SeqNumber) -> FrameKind {
-    let asked = Some(asked);
     FrameKind::Outstream { from, asked }
 }
 

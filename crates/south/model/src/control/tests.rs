@@ -124,7 +124,7 @@ fn an_unprotected_flow_is_not_recorded_any_more() {
 fn a_barrier_needs_room() {
     let mut lab = Lab::with(
         crate::Settings {
-            mirror_capacity: 64,
+            mirror_capacity: protocol::mirror::HEADER_LEN + 16,
             ..settings()
         },
         1,

@@ -188,7 +188,7 @@ fn the_head_of_a_turn_is_recorded_as_the_client_sees_it() {
             47,
             FrameKind::Outstream {
                 from: lab.s + 8,
-                asked: Some(lab.c + 4)
+                asked: lab.c + 4
             }
         )
     );

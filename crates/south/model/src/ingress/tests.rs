@@ -250,7 +250,7 @@ fn a_full_table_leaves_the_connection_unprotected() {
 
 /// A connection that is answered, and a ring without room.
 fn answered_without_room() -> (Lab, Spec) {
-    let mirror_capacity = 64;
+    let mirror_capacity = protocol::mirror::HEADER_LEN + 16;
     let settings = Settings {
         mirror_capacity,
         ..settings()

@@ -4,17 +4,17 @@ use crate::{Settings, Verdict, testing::*};
 #[test]
 fn records_have_the_sizes_of_the_rings() {
     for (len, size) in [
-        (40, Some(48 + 128)),
-        (128, Some(48 + 128)),
-        (129, Some(48 + 256)),
-        (256, Some(48 + 256)),
-        (257, Some(48 + 512)),
-        (1024, Some(48 + 1024)),
-        (1025, Some(48 + 2048)),
-        (2048, Some(48 + 2048)),
-        (2049, Some(48 + 4096)),
-        (4097, Some(48 + 8192)),
-        (65 * 4096 - 1, Some(48 + 65 * 4096)),
+        (40, Some(HEADER + 128)),
+        (128, Some(HEADER + 128)),
+        (129, Some(HEADER + 256)),
+        (256, Some(HEADER + 256)),
+        (257, Some(HEADER + 512)),
+        (1024, Some(HEADER + 1024)),
+        (1025, Some(HEADER + 2048)),
+        (2048, Some(HEADER + 2048)),
+        (2049, Some(HEADER + 4096)),
+        (4097, Some(HEADER + 8192)),
+        (65 * 4096 - 1, Some(HEADER + 65 * 4096)),
         (65 * 4096, None),
     ] {
         assert_eq!(record_size(len), size, "{len}");
@@ -23,8 +23,10 @@ fn records_have_the_sizes_of_the_rings() {
 
 #[test]
 fn exactly_as_many_frames_fit_as_in_the_ring() {
-    // Opened takes 56 bytes, a frame of up to 128 bytes 184, and one byte stays free.
-    for (capacity, fits) in [(56 + 2 * 184, 1), (56 + 2 * 184 + 1, 2)] {
+    // With the header of the ring; and one byte stays free.
+    let (opened, data) = (HEADER + 8, HEADER + 128 + 8);
+    let full = opened + 2 * data;
+    for (capacity, fits) in [(full, 1), (full + 1, 2)] {
         let settings = Settings {
             mirror_capacity: capacity,
             ..settings()

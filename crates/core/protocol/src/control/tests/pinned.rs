@@ -22,6 +22,7 @@ fn requests() -> Vec<Request> {
     let all = vec![
         Request::Hello {
             service: service.clone(),
+            frames: crate::Versions::new(5, 6).unwrap(),
         },
         Request::Summaries,
         Request::Read {
@@ -38,6 +39,7 @@ fn requests() -> Vec<Request> {
         Request::HoldTurns { hold: true },
         Request::Attach(Attach {
             link: crate::Versions::only(7),
+            frames: crate::Versions::new(5, 6).unwrap(),
             ..attach()
         }),
         Request::DigestSeed(DigestSeed([1, 300])),
@@ -124,7 +126,10 @@ fn responses() -> Vec<Response> {
         tsecr: 13,
     };
     vec![
-        Response::Hello { pid: 300 },
+        Response::Hello {
+            pid: 300,
+            frames: 5,
+        },
         Response::Drained { token: 1 },
         Response::Summaries {
             summaries: vec![summary()],
@@ -166,7 +171,7 @@ fn responses() -> Vec<Response> {
             unknown_flow_frames: 300,
         }),
         Response::Error {
-            code: ErrorCode::LinkVersion,
+            code: ErrorCode::NoCommonVersion,
             message: "no".into(),
         },
         Response::Attached {
@@ -174,6 +179,7 @@ fn responses() -> Vec<Response> {
             kept: true,
             session: 8,
             keys: LINK_KEYS,
+            frames: 5,
         },
         Response::Keys(LINK_KEYS),
         Response::Unknown { flow_low: 0x0102 },

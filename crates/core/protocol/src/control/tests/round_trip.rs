@@ -67,7 +67,7 @@ fn request_of_an_image() -> impl Strategy<Value = Request> {
 
 fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
-        text().prop_map(|service| Request::Hello { service }),
+        (text(), versions()).prop_map(|(service, frames)| Request::Hello { service, frames }),
         Just(Request::Summaries),
         (flow(), seq(), any::<u32>()).prop_map(|(flow, from, max_len)| Request::Read {
             flow,
@@ -108,8 +108,13 @@ fn request_of_a_link() -> impl Strategy<Value = Request> {
             ..Attach::PLAIN
         })
     });
-    let attach = (attach, versions()).prop_map(|(request, link)| match request {
-        Request::Attach(attach) => Request::Attach(Attach { link, ..attach }),
+    let attach = (attach, versions(), versions());
+    let attach = attach.prop_map(|(request, link, frames)| match request {
+        Request::Attach(attach) => Request::Attach(Attach {
+            link,
+            frames,
+            ..attach
+        }),
         other => other,
     });
     prop_oneof![
@@ -276,14 +281,14 @@ fn response() -> impl Strategy<Value = Response> {
         ErrorCode::StillServed,
         ErrorCode::StillWritten,
         ErrorCode::Taken,
-        ErrorCode::LinkVersion,
+        ErrorCode::NoCommonVersion,
     ]);
     let connections = prop::collection::vec(recorded(), 0..4);
     let summaries = prop::collection::vec(summary(), 0..4);
     let ranges = prop::collection::vec((seq(), any::<Vec<u8>>()), 0..4);
     let places = prop::collection::vec((seq(), seq()), 0..4);
     prop_oneof![
-        any::<u32>().prop_map(|pid| Response::Hello { pid }),
+        any::<(u32, u8)>().prop_map(|(pid, frames)| Response::Hello { pid, frames }),
         (connections, any::<bool>())
             .prop_map(|(connections, last)| Response::Connections { connections, last }),
         any::<u64>().prop_map(|token| Response::Drained { token }),
@@ -313,14 +318,15 @@ fn response() -> impl Strategy<Value = Response> {
         (flow(), reason()).prop_map(|(flow, reason)| Response::Unprotected { flow, reason }),
         statistics().prop_map(Response::Statistics),
         (code, text()).prop_map(|(code, message)| Response::Error { code, message }),
-        (any::<(u32, bool, u64)>(), link_keys()).prop_map(|((pid, kept, session), keys)| {
-            Response::Attached {
+        (any::<(u32, bool, u64, u8)>(), link_keys()).prop_map(
+            |((pid, kept, session, frames), keys)| Response::Attached {
                 pid,
                 kept,
                 session,
                 keys,
+                frames,
             }
-        }),
+        ),
         link_keys().prop_map(Response::Keys),
         any::<u32>().prop_map(|flow_low| Response::Unknown { flow_low }),
         lease::answer().prop_map(Response::Lease),

@@ -4,7 +4,7 @@ use journal::{OutstreamSegment, Unprotected};
 use protocol::{
     Digest, DigestSeed,
     control::{ErrorCode, Recorded, Request, Response},
-    mirror::{FrameKind, HEADER_LEN, MirrorFrame},
+    mirror::{FrameKind, MirrorFrame},
 };
 
 use wire::{FlowId, SeqNumber};
@@ -149,11 +149,11 @@ impl Session {
     /// cannot be found.
     fn frames(&mut self, mut bytes: &[u8], out: &mut Outbox) {
         while !bytes.is_empty() {
-            let Ok(frame) = MirrorFrame::decode(bytes) else {
+            let Ok((frame, rest)) = MirrorFrame::first(bytes) else {
                 self.statistics.malformed += 1;
                 return;
             };
-            let (this, rest) = bytes.split_at(HEADER_LEN + frame.packet.len());
+            let (this, _) = bytes.split_at(bytes.len() - rest.len());
             bytes = rest;
             match frame.kind {
                 FrameKind::Closed(_) => {

@@ -25,14 +25,7 @@ fn frames_come_by_the_control_stream() {
     }
     .emit(&mut said, ChecksumMode::Full)
     .expect("a packet");
-    let mut bytes = frame(
-        FlowId(1),
-        FrameKind::Outstream {
-            from,
-            asked: Some(from),
-        },
-        &said,
-    );
+    let mut bytes = frame(FlowId(1), FrameKind::Outstream { from, asked: from }, &said);
     bytes.extend(frame(
         FlowId(2),
         FrameKind::Closed(CloseReason::Finished),

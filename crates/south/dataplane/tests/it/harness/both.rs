@@ -525,11 +525,12 @@ impl Both {
             let frames = self.kernel.take_frames();
             let wanted: Vec<_> = std::iter::from_fn(|| self.model.take_mirror()).collect();
             let wanted: Vec<_> = wanted.into_iter().map(as_frame).collect();
-            let without_room = |frame: &RingFrame| RingFrame {
+            let as_of_model = |frame: &RingFrame| RingFrame {
+                version: 0,
                 room: 0,
                 ..frame.clone()
             };
-            let seen: Vec<_> = frames.iter().map(without_room).collect();
+            let seen: Vec<_> = frames.iter().map(as_of_model).collect();
             assert_eq!(seen, wanted, "mirror frames of kernel and model");
             self.frames.extend(frames);
         }

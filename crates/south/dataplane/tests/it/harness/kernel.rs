@@ -38,6 +38,7 @@ pub(crate) fn settings() -> Settings {
         verify_head: 4096,
         digests: None,
         mark: MARK,
+        mirror_version: mirror::VERSION,
         mirror_bytes: 1 << 20,
         max_flows: 16,
         link: false,
@@ -91,6 +92,8 @@ pub(crate) struct RingFrame {
     pub(crate) packet_len: u32,
     pub(crate) unfinished: bool,
     pub(crate) packet: Vec<u8>,
+    /// Version of the frame.
+    pub(crate) version: u8,
     /// Length of the ring's record.
     pub(crate) room: usize,
 }
@@ -575,6 +578,7 @@ fn decode(record: &[u8]) -> RingFrame {
         packet_len: frame.packet_len,
         unfinished: frame.unfinished,
         packet: frame.packet.to_vec(),
+        version: record[4],
         room: record.len(),
     }
 }

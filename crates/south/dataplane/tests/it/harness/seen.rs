@@ -13,6 +13,7 @@ pub(super) fn as_frame(frame: MirrorFrame) -> RingFrame {
         packet_len: frame.packet_len,
         unfinished: frame.unfinished,
         packet: frame.packet,
+        version: 0,
         room: 0,
     }
 }
