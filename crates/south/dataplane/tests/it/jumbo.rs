@@ -21,7 +21,7 @@ fn super_segment_of_server_is_observed() {
     both.frames();
     let answer = segment(c, s + 4).timestamps(12, 901).payload(b"data");
     assert_eq!(both.client(answer).verdict, Next);
-    assert_eq!(both.frames().len(), 1, "acknowledges what was sent");
+    assert_eq!(both.frames().len(), 1, "acknowledges the output");
 }
 
 #[test]

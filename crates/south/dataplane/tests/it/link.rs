@@ -127,6 +127,25 @@ impl Linked {
         linked
     }
 
+    /// The server is a new one, which has the whole record to repeat. The initial sequence number of that server.
+    fn splice_to_new_server(&mut self) -> SeqNumber {
+        self.both.new_incarnation();
+        let (c, s) = (self.both.c, self.both.s);
+        let point = dataplane::SplicePoint {
+            instream: c,
+            outstream: s + 1,
+            verify_end: s + 1,
+        };
+        assert!(self.both.splice_at(self.both.key, point));
+        let theirs = SeqNumber(77_000);
+        let synack = segment(theirs, c + 1)
+            .flags(SYN_ACK)
+            .window(50_000)
+            .options(&syn_options(70, 33, LATER_SCALE));
+        assert_eq!(self.both.server(synack).verdict, Verdict::RedirectIngress);
+        theirs
+    }
+
     /// `serve` sends one, and the programs see the way.
     fn probe(&mut self) {
         let probe = Probe {

@@ -32,14 +32,18 @@ fn read_and_answered_request_is_acknowledged_and_not_copied() {
 #[test]
 fn read_cursor_is_found_at_next_segment() {
     let mut exchange = Exchange::open(Linked::new(AckStrategy::Eager));
-    assert_eq!(exchange.round(REQUEST), 1, "none was there when it spoke");
+    assert_eq!(
+        exchange.round(REQUEST),
+        1,
+        "the request came before any read cursor"
+    );
     assert_eq!(exchange.copies(), [(1, SegmentKind::Turn, None)]);
     let at = exchange.client;
     assert_eq!(exchange.round(REQUEST), exchange.client);
     assert_eq!(
         exchange.copies(),
         [noted(at, at)],
-        "it was not told of the first"
+        "the first request is unknown to the logger"
     );
     exchange.assert_next_is_left_out();
 }
@@ -129,7 +133,7 @@ fn what_is_not_the_next_is_copied() {
     assert_eq!(
         exchange.copies(),
         [noted(at, at)],
-        "it is the next, and not the newest"
+        "the next process, and not the newest"
     );
     assert_eq!(exchange.left(), 0);
 }
@@ -212,7 +216,7 @@ fn ack_before_read_cursor_is_withheld_and_next_segment_is_copied() {
         assert_eq!(
             exchange.copies(),
             [noted(at, at)],
-            "its client may be waiting"
+            "the client may be waiting"
         );
     }
 }
@@ -241,7 +245,7 @@ fn answer_before_read_cursor_is_clamped() {
     assert_eq!(
         exchange.copies(),
         [noted(at, at)],
-        "its client knows nothing of that"
+        "the client has no part of that answer"
     );
     assert_eq!(exchange.stable(), at);
 }
@@ -326,7 +330,7 @@ fn grafted_server_has_stable_reads() {
     assert_eq!(
         copies,
         [(at, SegmentKind::Turn, None)],
-        "it has no read cursor yet"
+        "the connection has no read cursor yet"
     );
     exchange.read_all();
     assert_eq!(exchange.answers(), at);

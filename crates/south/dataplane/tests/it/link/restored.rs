@@ -93,20 +93,8 @@ fn a_client_is_heard_spliced_and_goes_on() {
         assert!(linked.both.events().iter().any(late));
 
         // The new server's numbers are others.
-        linked.both.new_incarnation();
+        let theirs = linked.splice_to_new_server();
         let (c, s) = (linked.both.c, linked.both.s);
-        let point = dataplane::SplicePoint {
-            instream: c,
-            outstream: s + 1,
-            verify_end: s + 1,
-        };
-        assert!(linked.both.splice_at(linked.both.key, point));
-        let theirs = SeqNumber(77_000);
-        let synack = segment(theirs, c + 1)
-            .flags(SYN_ACK)
-            .window(50_000)
-            .options(&syn_options(70, 33, LATER_SCALE));
-        assert_eq!(linked.both.server(synack).verdict, Verdict::RedirectIngress);
         // What the client has had is acknowledged for it; what it has not had reaches it.
         let again = segment(theirs + 1, c + 101).timestamps(71, 33);
         let again = |at: u32| Spec {
@@ -325,20 +313,7 @@ fn last_copy(linked: &mut Linked) -> (SegmentKind, Option<SeqNumber>) {
 fn taken_over(v6: bool, heard: u32) -> (Linked, SeqNumber) {
     let mut linked = restored(AckStrategy::Eager, v6);
     linked.both.client(word(&linked, 100, heard));
-    linked.both.new_incarnation();
-    let (c, s) = (linked.both.c, linked.both.s);
-    let point = dataplane::SplicePoint {
-        instream: c,
-        outstream: s + 1,
-        verify_end: s + 1,
-    };
-    assert!(linked.both.splice_at(linked.both.key, point));
-    let theirs = SeqNumber(77_000);
-    let synack = segment(theirs, c + 1)
-        .flags(SYN_ACK)
-        .window(50_000)
-        .options(&syn_options(70, 33, LATER_SCALE));
-    linked.both.server(synack);
+    let theirs = linked.splice_to_new_server();
     (linked, theirs)
 }
 

@@ -182,19 +182,7 @@ fn what_was_read_and_not_recorded_does_not_wait_for_what_followed_from_it() {
         linked
             .both
             .client(segment(c + 9, s + 7).timestamps(50, 903));
-        linked.both.new_incarnation();
-        let point = dataplane::SplicePoint {
-            instream: c,
-            outstream: s + 1,
-            verify_end: s + 1,
-        };
-        assert!(linked.both.splice_at(linked.both.key, point));
-        let theirs = SeqNumber(77_000);
-        let synack = segment(theirs, c + 1)
-            .flags(SYN_ACK)
-            .window(50_000)
-            .options(&syn_options(70, 33, LATER_SCALE));
-        linked.both.server(synack);
+        let theirs = linked.splice_to_new_server();
         assert_eq!(client(&mut linked, 1, b"question"), Verdict::Next);
         assert_eq!(client(&mut linked, 1, b"question, and more"), DROP);
         assert_eq!(client(&mut linked, 9, b", and more"), DROP);
