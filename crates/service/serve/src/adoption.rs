@@ -167,7 +167,8 @@ fn check_frames(version: u8) -> Result<(), ServeError> {
         return Ok(());
     }
     Err(ServeError::Logger(format!(
-        "its programs write version {version} of the mirror frame, and this program knows {}",
+        "the programs of the service write version {version} of the mirror frame, and this outlive knows {}: start the \
+         outlive that served before",
         mirror::VERSIONS
     )))
 }

@@ -168,7 +168,7 @@ fn read(path: &Path) -> io::Result<Vec<Record>> {
         File::open(directory)?.sync_all()?;
     }
     let records = parse(&text).map_err(|why| {
-        let why = format!("{} says who may serve, and {why}", path.display());
+        let why = format!("{} holds the grants of services, and {why}", path.display());
         io::Error::new(io::ErrorKind::InvalidData, why)
     })?;
     Ok(records)
@@ -176,7 +176,7 @@ fn read(path: &Path) -> io::Result<Vec<Record>> {
 
 /// The records of a page, or the fault for the operator.
 fn parse(text: &[u8]) -> Result<Vec<Record>, String> {
-    let damaged = |error| format!("cannot be read ({error}): if no host serves, remove it");
+    let damaged = |error| format!("cannot be read ({error}): remove the file if no host serves");
     let StoredVersion { version } = serde_json::from_slice(text).map_err(damaged)?;
     // Before the rest: the lines of another version may differ.
     if !(OLDEST..=VERSION).contains(&version) {
