@@ -205,20 +205,41 @@ impl Pair {
     /// When it does not come to that.
     #[track_caller]
     pub fn fail_over(&mut self, way: FailOver) {
+        self.move_service(way, |standby, before| {
+            standby.wait_serving(before.serving + 1);
+        });
+    }
+
+    /// Has the standby serve, as [`Pair::fail_over`] does, while a client may close its connection at any time: without
+    /// a connection to restore the standby starts a server, and recovers nothing.
+    ///
+    /// # Panics
+    /// When the standby does not serve in time.
+    #[track_caller]
+    pub fn fail_over_while_clients_leave(&mut self, way: FailOver) {
+        self.move_service(way, |standby, before| {
+            wait_until("the standby serves", || {
+                Counts::served_by(standby) > before.serving + before.started
+            });
+        });
+    }
+
+    #[track_caller]
+    fn move_service(&mut self, way: FailOver, wait_for: impl Fn(&Protected, &Counts)) {
         let before = Counts::of(self);
         match way {
             FailOver::PowerOff => {
                 self.first.power_off();
-                self.second.wait_serving(before.serving + 1);
+                wait_for(&self.second, &before);
                 return self.change_places();
             }
             FailOver::Switchover => {
                 self.hand_over();
-                self.second.wait_serving(before.serving + 1);
+                wait_for(&self.second, &before);
             }
             FailOver::Stop => {
                 self.first.kill_serve(Signal::STOP);
-                self.second.wait_serving(before.serving + 1);
+                wait_for(&self.second, &before);
                 self.first.kill_serve(Signal::CONT);
                 self.first.wait_for("superseded", before.superseded + 1);
             }
@@ -308,6 +329,8 @@ pub enum FailOver {
 pub struct Counts {
     /// Recoveries of the standby.
     pub serving: usize,
+    /// Servers that the standby has started without a connection to restore.
+    pub started: usize,
     /// Epochs of the standby.
     pub granted: usize,
     /// How often the standby had one itself, or had none any more.
@@ -325,11 +348,17 @@ impl Counts {
         let count = |one: &Protected, kind| one.events_of(kind).len();
         Self {
             serving: count(&pair.second, "serving"),
+            started: count(&pair.second, "started"),
             granted: count(&pair.second, "granted"),
             leased: count(&pair.second, "lease_required"),
             superseded: count(&pair.first, "superseded"),
             stood_by: count(&pair.first, "standby_started"),
         }
+    }
+
+    /// How often the standby has begun to serve, with and without a connection to restore.
+    fn served_by(standby: &Protected) -> usize {
+        standby.events_of("serving").len() + standby.events_of("started").len()
     }
 }
 

@@ -55,7 +55,7 @@ fn long_download_survives_host_after_host() {
         let limit =
             Duration::from_secs(u64::try_from(seconds).expect("few")) * 5 + 5 * EVENT_TIMEOUT;
         assert!(began.elapsed() < limit, "it hangs");
-        pair.fail_over(ways.next().expect("endless"));
+        pair.fail_over_while_clients_leave(ways.next().expect("endless"));
         holders.push(mac(&pair));
         let _ = curl.wait_with_timeout(HOST_CHANGE_INTERVAL);
     }
