@@ -5,11 +5,10 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use crate::Error;
 
-/// The place of one link: number `N` in subnet `S` has the addresses
-/// `10.0.S.N/24` and `fd00:0:0:S::N/64`.
+/// The place of a link: number `N` in subnet `S` has the addresses `10.0.S.N/24` and `fd00:0:0:S::N/64`.
 ///
-/// Each subnet is one bridge of the lab's switch. The IPv6 address shows the
-/// same decimal digits as the IPv4 one: 10.0.0.12 goes with fd00::12.
+/// Each subnet is a bridge of the lab's switch. The IPv6 address shows the same decimal digits as the IPv4 address:
+/// 10.0.0.12 goes with fd00::12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     subnet: u8,
@@ -55,8 +54,8 @@ impl Address {
         Ipv6Addr::new(0xfd00, 0, 0, s, 0, 0, 0, n)
     }
 
-    /// The link-layer address, locally administered. It depends on the place
-    /// alone, so a host has the same one after its power came back.
+    /// The link-layer address, locally administered. The address depends on the place alone, so a host keeps the
+    /// address through a power-off.
     #[must_use]
     pub fn mac(self) -> Mac {
         Mac([2, 0, 0, 0, self.subnet, self.number])

@@ -1,9 +1,9 @@
-//! Captures: what an interface of a host sends and receives, kept by tcpdump.
+//! Captures: the frames that an interface of a host sends and receives, kept by tcpdump.
 //!
-//! Both ends of a capture are exact. It begins only when tcpdump has said that it listens.
-//! It ends with a frame of our own on the same interface: when that is in the file, all
-//! that came before it is too, however late tcpdump reads. The frame goes to an address that
-//! bridges never forward (IEEE 802.1Q, table 8-1), so no other host sees it.
+//! Both ends of a capture are exact. A capture begins only when tcpdump reports that tcpdump listens. A capture ends
+//! with a closing frame of this module on the same interface: when the closing frame is in the file, all frames before
+//! are in the file too, however late tcpdump reads. The closing frame goes to an address that bridges never forward
+//! (IEEE 802.1Q, table 8-1), so no other host sees the frame.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
@@ -25,15 +25,15 @@ use crate::pcap::{self, Packet};
 /// How long the last frame may take to reach the file.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// The start of a closing frame: to the nearest bridge only, from nobody in particular,
-/// with the first EtherType for local experiments, and our name.
+/// The start of a closing frame: to the nearest bridge only, from an unused sender address, with the first EtherType
+/// for local experiments, and the lab's name.
 const CLOSING_FRAME: &[u8] =
     b"\x01\x80\xc2\x00\x00\x0e\x02\x00\x00\x00\xff\xff\x88\xb5outlive lab: end of capture ";
 
-/// Captures of this process, to tell their files and closing frames apart.
+/// Captures of this process, to tell files and closing frames of captures apart.
 static CAPTURE_COUNT: AtomicU64 = AtomicU64::new(0);
 
-/// A running capture. Dropping it ends it and removes its file.
+/// A running capture. A drop ends the capture and removes the file.
 #[derive(Debug)]
 pub struct Capture {
     namespace: Arc<Namespace>,
@@ -44,14 +44,13 @@ pub struct Capture {
     stderr: BufReader<ChildStderr>,
 }
 
-/// What a capture got.
+/// The result of a capture.
 #[derive(Clone, Debug)]
 pub struct Captured {
-    /// The frames in the order of their arrival.
+    /// The frames in the order of arrival.
     pub packets: Vec<Packet>,
-    /// How many frames that passed the filter are missing because tcpdump was too slow;
-    /// `None` when it was killed before it could tell. Evidence that something was *not*
-    /// sent needs a zero here.
+    /// The number of frames that passed the filter and are missing because tcpdump was too slow; `None` when tcpdump
+    /// was killed before the report. Evidence that a frame was *not* sent needs a zero here.
     pub missed: Option<u64>,
 }
 
@@ -67,8 +66,8 @@ impl Capture {
         let mut command = namespace.command("tcpdump");
         command
             .args(["-i", interface, "-n", "-s", "0", "-U", "--immediate-mode"])
-            // 32 MiB for what arrives while tcpdump does not run; and no other user, who
-            // could not write the file.
+            // 32 MiB for frames that arrive while tcpdump does not run. tcpdump stays root: another user could not
+            // write the file.
             .args(["-B", "32768", "-Z", "root", "--time-stamp-precision=nano"])
             .arg("-w")
             .arg(&path);
@@ -95,8 +94,8 @@ impl Capture {
         Ok(capture)
     }
 
-    /// Ends the capture and returns what it got, everything up to now. When tcpdump was
-    /// killed meanwhile, for instance with its host, it is what tcpdump got by then.
+    /// Ends the capture and returns all frames up to now. When tcpdump was killed meanwhile, for instance with the
+    /// host, the result ends there.
     ///
     /// # Errors
     /// [`Error::CaptureUnfinished`]; [`Error::Pcap`] or [`Error::Io`] when the file cannot
@@ -118,7 +117,7 @@ impl Capture {
         })
     }
 
-    /// What is in the file already. The newest frames may not be.
+    /// The frames that are in the file already. The newest frames may be missing.
     ///
     /// # Errors
     /// [`Error::Pcap`] or [`Error::Io`] when the file cannot be read.
@@ -131,7 +130,7 @@ impl Capture {
         Ok(pcap::read(&bytes)?.packets)
     }
 
-    /// Reads until tcpdump says that it listens.
+    /// Reads until tcpdump reports that tcpdump listens.
     fn await_listening(&mut self) -> Result<(), Error> {
         let mut said = String::new();
         loop {
@@ -157,7 +156,7 @@ impl Capture {
         Ok(status.doing(|| "wait for tcpdump".to_owned())?.is_none())
     }
 
-    /// Sends the closing frame, and waits until it is in the file or tcpdump is dead.
+    /// Sends the closing frame, and waits until the frame is in the file or tcpdump is dead.
     fn close(&mut self) -> Result<(), Error> {
         let path = self.path.display().to_string();
         let mut file = File::open(&self.path).doing(|| format!("open {path}"))?;
@@ -190,7 +189,7 @@ impl Capture {
 
 impl Drop for Capture {
     fn drop(&mut self) {
-        // Both fail only when it is over already.
+        // Both fail only when tcpdump has ended already.
         let _ = self.tcpdump.kill();
         let _ = self.tcpdump.wait();
         if let Err(error) = fs::remove_file(&self.path) {

@@ -7,7 +7,7 @@ use rustix::process::Pid;
 
 use crate::pcap::PcapError;
 
-/// Why a lab could not do what was asked.
+/// Why a lab could not do an operation.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,35 +18,35 @@ pub enum Error {
     /// A program that the lab uses (`ip`, `ethtool`) ended with an error.
     #[error("`{command}` failed ({status}): {stderr}")]
     Command {
-        /// The program with its arguments, and its standard input if it got any.
+        /// The program with arguments, and with the standard input if any.
         command: String,
-        /// How it ended.
+        /// The exit status.
         status: ExitStatus,
-        /// What it wrote to standard error.
+        /// The text on standard error.
         stderr: String,
     },
 
     /// A system call, or the start of a program, failed.
     #[error("cannot {action}: {source}")]
     Io {
-        /// What was being done.
+        /// The attempted action.
         action: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 
-    /// An argument outside its range, a name that is taken, an unknown interface.
+    /// An argument out of range, a name in use, an unknown interface.
     #[error("{0}")]
     Invalid(String),
 
-    /// The host is powered off, or its lab has been removed.
+    /// The host is powered off, or the lab has been removed.
     #[error("host {host} is off")]
     Off {
         /// The host's name.
         host: String,
     },
 
-    /// Processes were still alive some seconds after their SIGKILL.
+    /// Processes were still alive some seconds after SIGKILL.
     #[error("still alive in {namespace} after SIGKILL: {pids:?}")]
     Survivors {
         /// The namespace's name.
@@ -55,17 +55,16 @@ pub enum Error {
         pids: Vec<Pid>,
     },
 
-    /// `tcpdump` ended before it listened.
+    /// `tcpdump` ended before listening.
     #[error("tcpdump does not listen on {interface}: {stderr}")]
     CaptureNotListening {
         /// The interface to listen on.
         interface: String,
-        /// What tcpdump wrote to standard error.
+        /// The text of tcpdump on standard error.
         stderr: String,
     },
 
-    /// The frame that marks the end of a capture did not arrive in its file, so
-    /// frames before it may be missing too.
+    /// The frame that marks the end of a capture did not arrive in the file, so frames before may be missing too.
     #[error("the end of the capture on {interface} did not reach its file")]
     CaptureUnfinished {
         /// The interface listened on.
@@ -77,7 +76,7 @@ pub enum Error {
     Pcap(#[from] PcapError),
 }
 
-/// Turns a system error into an [`Error::Io`] that says what was being done.
+/// Turns a system error into an [`Error::Io`] that names the attempted action.
 pub(crate) trait Doing<T> {
     fn doing(self, action: impl FnOnce() -> String) -> Result<T, Error>;
 }

@@ -1,14 +1,12 @@
-//! A lab that outlives the command that made it.
+//! A lab that outlives the command that made the lab.
 //!
-//! A background process, the holder, keeps the [`Lab`](crate::Lab) and does to it what is
-//! asked on a unix socket: one JSON [`Request`] in a line, one [`Answer`] or a [`Refusal`]
-//! back. Commands that run on a host do not go through it: they enter the host's namespace by
-//! themselves ([`exec`]) and stay when the command that started them is gone.
+//! A background process, the holder, keeps the [`Lab`](crate::Lab) and executes requests from a unix socket: a JSON
+//! [`Request`] in a line, with an [`Answer`] or a [`Refusal`] back. Commands on a host do not go through the holder: a
+//! command enters the host's namespace by itself ([`exec`]) and stays when the starting command is gone.
 //!
-//! A lab of the name `x` has the directory `x` in the directory of all labs, with the
-//! holder's socket, what it has to say (`log`), and in `hosts` a directory for each host, for
-//! the services of `outlive` there. It all goes with the lab, and also when the holder is
-//! killed (the lab's janitor sees to it).
+//! A lab of the name `x` has the directory `x` in the directory of all labs, with the holder's socket, the holder's
+//! messages (`log`), and in `hosts` a directory for each host, for the services of `outlive` there. All of this goes
+//! with the lab, and also when the holder is killed (the lab's janitor does this).
 
 mod holder;
 mod message;
@@ -40,19 +38,19 @@ pub struct Place {
     directory: PathBuf,
 }
 
-/// Why nothing was answered.
+/// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AskError {
     /// There is no lab of that name.
     #[error("no lab is called {0}: `outlive lab up` makes a lab")]
     NoLab(String),
-    /// There is, but its holder has died. [`Place::clear`] removes what may be left.
+    /// The lab exists, but the holder has died. [`Place::clear`] removes the remains.
     #[error(
         "the process that held lab {0} has died; `outlive lab down` removes the rest of the lab"
     )]
     Dead(String),
-    /// It has not been done, and this is why.
+    /// The holder refused the request, for this reason.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// The holder went away in the middle, or does not speak our language.
@@ -73,7 +71,7 @@ impl Place {
         })
     }
 
-    /// The places of all labs, also of those whose holder has died.
+    /// The places of all labs, also of labs whose holder has died.
     #[must_use]
     pub fn all(labs: &Path) -> Vec<Self> {
         let entries = fs::read_dir(labs).into_iter().flatten().flatten();
@@ -97,7 +95,7 @@ impl Place {
         &self.directory
     }
 
-    /// What the holder has to say.
+    /// The file with the holder's messages.
     #[must_use]
     pub fn log(&self) -> PathBuf {
         self.directory.join("log")
@@ -107,12 +105,12 @@ impl Place {
         self.directory.join("socket")
     }
 
-    /// What the names of the lab's namespaces begin with.
+    /// The file with the prefix of the lab's namespace names.
     fn prefix(&self) -> PathBuf {
         self.directory.join("prefix")
     }
 
-    /// Takes the place: nobody else can until the lab is gone. Only we may look into it.
+    /// Takes the place: no other process can until the lab is gone. Only the owner may read the directory.
     ///
     /// # Errors
     /// [`Error::Invalid`] when there is a lab of that name; [`Error::Io`].
@@ -154,13 +152,13 @@ impl Place {
         Ok(answer?)
     }
 
-    /// Removes what a dead holder left, if its janitor has not: hosts, processes, files.
+    /// Removes the remains of a dead holder, if the janitor has not: hosts, processes, files.
     ///
     /// # Errors
     /// [`Error::Io`] when the janitor cannot be started; [`Error::Invalid`] when it did not
     /// succeed.
     pub fn clear(&self, outlive: &Path) -> Result<(), Error> {
-        // Without it, the holder died before it made anything.
+        // Without a prefix, the holder died before making any namespace.
         if let Ok(prefix) = fs::read_to_string(self.prefix()) {
             drop(Janitor::start(&prefix, &self.directory, Some(outlive))?);
         } else {
@@ -177,7 +175,7 @@ impl Place {
 /// Why a command did not start on a host.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
-    /// The host cannot be entered: it is off, or we are not root.
+    /// The host cannot be entered: the host is off, or the process is not root.
     #[error(transparent)]
     Namespace(Error),
     /// The command cannot be run, or there is none of that name.

@@ -1,4 +1,4 @@
-//! A host: a network namespace with its links, its processes, and a power switch.
+//! A host: a network namespace with links, processes, and a power switch.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -75,7 +75,7 @@ impl Host {
         })
     }
 
-    /// The host's name in its lab.
+    /// The host's name in the lab.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.inner.name
@@ -93,8 +93,8 @@ impl Host {
         self.inner.address
     }
 
-    /// A command that runs on this host, with nothing to read unless the caller says
-    /// otherwise. Starting it while the host is off fails.
+    /// A command that runs on this host, with an empty standard input unless the caller sets another. Starting the
+    /// command while the host is off fails.
     #[must_use]
     pub fn command(&self, program: &str) -> Command {
         match self.on() {
@@ -103,18 +103,17 @@ impl Host {
         }
     }
 
-    /// Starts a command on this host, whichever host it was made for, as the leader of its
-    /// own process group.
+    /// Starts a command on this host, even if made for another host, as the leader of a new process group.
     ///
     /// # Errors
-    /// [`Error::Off`]; [`Error::Io`] when it cannot be started or its files not be opened.
+    /// [`Error::Off`]; [`Error::Io`] when the command cannot be started or an output file cannot be opened.
     pub fn spawn(&self, command: &mut Command, output: &Output) -> Result<Process, Error> {
         self.on()?.confine(command);
         Process::start(command, output)
     }
 
-    /// Runs `work` on a fresh thread inside the host's namespace: sockets that it opens are
-    /// the host's, and stay so after it. A panic in it goes on in the caller.
+    /// Runs `work` on a fresh thread inside the host's namespace: sockets that `work` opens are the host's, and stay
+    /// the host's afterwards. A panic of `work` continues in the caller.
     ///
     /// # Errors
     /// [`Error::Off`]; [`Error::Io`] when the namespace cannot be entered.
@@ -122,7 +121,7 @@ impl Host {
         self.on()?.enter(work)
     }
 
-    /// The processes of the host, also those that run a capture; never our own process.
+    /// The processes of the host, including tcpdump for captures; never the calling process.
     ///
     /// # Errors
     /// [`Error::Off`]; [`Error::Io`] when `/proc` cannot be read.
@@ -130,8 +129,8 @@ impl Host {
         self.on()?.pids()
     }
 
-    /// Sends SIGKILL to those of `pids` that are processes of this host, all at once, and
-    /// returns when they are gone.
+    /// Sends SIGKILL to the members of `pids` that are processes of this host, all at once, and returns when the
+    /// processes are gone.
     ///
     /// # Errors
     /// [`Error::Off`]; [`Error::Survivors`] when some live on for seconds.
@@ -139,9 +138,9 @@ impl Host {
         self.on()?.kill(pids)
     }
 
-    /// Stops all its processes (SIGSTOP), until [`Host::resume`]. Its kernel goes on: it answers,
-    /// acknowledges and sends again. A machine whose processors stand still is one that is cut off
-    /// as well ([`Host::cut`]).
+    /// Stops all processes of the host (SIGSTOP), until [`Host::resume`]. The host's kernel runs on: the kernel
+    /// answers, acknowledges and retransmits. For a machine whose processors stand still, the host must also be cut
+    /// off ([`Host::cut`]).
     ///
     /// # Errors
     /// [`Error::Off`]; [`Error::Io`] when `/proc` cannot be read.
@@ -160,7 +159,7 @@ impl Host {
         }
     }
 
-    /// Lets all its processes go on.
+    /// Resumes all processes of the host.
     ///
     /// # Errors
     /// As for [`Host::pause`].
@@ -170,8 +169,8 @@ impl Host {
         Ok(())
     }
 
-    /// Sets a kernel parameter of the host, such as `net.ipv4.tcp_syncookies`. Like one set
-    /// by hand on a real host it is forgotten with the power.
+    /// Sets a kernel parameter of the host, such as `net.ipv4.tcp_syncookies`. A power-off resets the parameter, as on
+    /// a real host.
     ///
     /// # Errors
     /// [`Error::Off`]; [`Error::Io`] when there is no such parameter or value.
@@ -185,7 +184,7 @@ impl Host {
         self.on().is_ok()
     }
 
-    /// Its links, `eth0` first.
+    /// The links, `eth0` first.
     #[must_use]
     pub fn links(&self) -> Vec<Link> {
         self.inner.lock().links.clone()
@@ -277,28 +276,28 @@ impl Host {
         self.link(FIRST_INTERFACE)?.clear_impairment()
     }
 
-    /// Captures what `eth0` sends and receives; see [`Host::capture_on`].
+    /// Captures the frames of `eth0`; see [`Host::capture_on`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Host::capture_on`].
     pub fn capture(&self, filter: &str) -> Result<Capture, Error> {
         self.capture_on(FIRST_INTERFACE, filter)
     }
 
-    /// Captures what an interface sends and receives, from the moment that this returns.
-    /// `filter` is in the language of pcap-filter(7); an empty one passes everything. The
-    /// interface is one of the host's or `lo`, not tcpdump's `any`.
+    /// Captures the frames that an interface sends and receives, from the return of this call on. `filter` is in the
+    /// language of pcap-filter(7); an empty filter passes every frame. The interface is an interface of the host or
+    /// `lo`, not tcpdump's `any`.
     ///
     /// # Errors
-    /// [`Error::Off`]; [`Error::CaptureNotListening`] with what tcpdump has against the
-    /// filter or the interface; [`Error::Io`] when it is not installed.
+    /// [`Error::Off`]; [`Error::CaptureNotListening`] with tcpdump's complaint about the filter or the interface;
+    /// [`Error::Io`] when tcpdump is not installed.
     pub fn capture_on(&self, interface: &str, filter: &str) -> Result<Capture, Error> {
         Capture::start(&self.on()?, &self.inner.directory, interface, filter)
     }
 
-    /// Takes the power away. The links go first, so that nothing that the dying processes
-    /// say gets out; then every process is killed; then the kernel's state goes: sockets,
-    /// routes, filters, programs, parameters. Does nothing to a host that is off.
+    /// Takes the power from the host. The links go first, so that no packet of the dying processes gets out; then
+    /// every process is killed; then the kernel's state goes: sockets, routes, filters, programs, parameters. Does
+    /// nothing to a host that is off.
     ///
     /// # Errors
     /// [`Error::Survivors`]; [`Error::Command`] when `ip` fails.
@@ -310,9 +309,8 @@ impl Host {
         shut_down(&mut state)
     }
 
-    /// Gives the power back: the host starts with its interfaces, addresses, and what its
-    /// links had of cuts and impairments, and without processes. Does nothing to a host
-    /// that is on.
+    /// Returns the power: the host starts with the interfaces, the addresses, and the cuts and impairments of the
+    /// links, and without processes. Does nothing to a host that is on.
     ///
     /// # Errors
     /// [`Error::Off`] when the lab has been removed; [`Error::Command`] when `ip` fails.
@@ -334,7 +332,7 @@ impl Host {
         }
     }
 
-    /// Whether frames of another host reach this one.
+    /// Sets whether frames of another host are dropped.
     pub(crate) fn shut_out(&self, other: &Self, yes: bool) -> Result<(), Error> {
         for link in self.links() {
             for address in other.addresses() {
@@ -346,7 +344,7 @@ impl Host {
         Ok(())
     }
 
-    /// Adds an interface, connected to the bridge of its subnet.
+    /// Adds an interface, connected to the bridge of the subnet.
     pub(crate) fn add_link(&self, interface: &str, address: Address) -> Result<Link, Error> {
         let mut state = self.inner.lock();
         let Power::On(namespace) = &state.power else {
@@ -358,7 +356,7 @@ impl Host {
         Ok(link)
     }
 
-    /// The places of all its interfaces.
+    /// The places of all interfaces.
     pub(crate) fn addresses(&self) -> Vec<Address> {
         let state = self.inner.lock();
         state.links.iter().map(Link::address).collect()
@@ -375,7 +373,7 @@ impl Host {
         result
     }
 
-    /// The namespace, if there is one now.
+    /// The namespace, if the host is on.
     fn on(&self) -> Result<Arc<Namespace>, Error> {
         match &self.inner.lock().power {
             Power::On(namespace) => Ok(Arc::clone(namespace)),
@@ -396,8 +394,7 @@ impl Inner {
     }
 }
 
-/// Takes down what is up. Each step is tried even when one before it failed; the first
-/// failure is told.
+/// Takes down the running parts. Each step is tried even after a failure; the first failure is returned.
 fn shut_down(state: &mut State) -> Result<(), Error> {
     let Power::On(namespace) = std::mem::replace(&mut state.power, Power::Off) else {
         return Ok(());
@@ -408,11 +405,11 @@ fn shut_down(state: &mut State) -> Result<(), Error> {
     unplugged.into_iter().chain([killed, deleted]).collect()
 }
 
-/// What a host's kernel is told before its links exist.
+/// Sets kernel parameters of a host before the links exist.
 fn configure(namespace: &Arc<Namespace>) -> Result<(), Error> {
     for scope in ["all", "default"] {
         let ipv6 = format!("net.ipv6.conf.{scope}");
-        // Addresses are usable at once, and nobody else configures any.
+        // Addresses are usable at once, and only the lab configures addresses.
         for (name, value) in [
             ("disable_ipv6", "0"),
             ("accept_dad", "0"),
@@ -420,7 +417,7 @@ fn configure(namespace: &Arc<Namespace>) -> Result<(), Error> {
         ] {
             namespace.sysctl(&format!("{ipv6}.{name}"), value)?;
         }
-        // New namespaces have the machine's own setting; tests must not depend on it.
+        // New namespaces inherit the machine's setting; tests must not depend on that setting.
         namespace.sysctl(&format!("net.ipv4.conf.{scope}.rp_filter"), "0")?;
     }
     namespace.sysctl("net.ipv4.ping_group_range", "0 2147483647")?;
@@ -433,7 +430,7 @@ fn configure(namespace: &Arc<Namespace>) -> Result<(), Error> {
     namespace.ip("link set dev lo up\n")
 }
 
-/// A command that says why it does not start.
+/// A command that fails at the start, with the reason.
 fn off_command(program: &str) -> Command {
     let mut command = Command::new(program);
     // SAFETY: the closure only makes an error value from a number.

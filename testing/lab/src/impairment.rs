@@ -20,7 +20,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// Both of them.
+    /// Both directions.
     pub const BOTH: [Self; 2] = [Self::ToHost, Self::FromHost];
 
     pub(crate) fn in_words(self) -> &'static str {
@@ -31,19 +31,17 @@ impl Direction {
     }
 }
 
-/// What happens to the frames of one direction of a link; all of it together.
+/// The faults of frames in a direction of a link; all faults together.
 ///
-/// The order is that of a real path: a frame is lost or not, doubled or not, waits for its
-/// turn on a line of the given rate (or is dropped when too much waits already), then
-/// travels for `delay`, and a reordered one for longer. Without `reorder` the order of
-/// frames is kept, also when the delay is changed under way.
+/// The order is that of a real path. A frame is lost or not, doubled or not. Then the frame waits for the line of the
+/// given rate (or is dropped when the queue is full). Then the frame travels for `delay`, and a reordered frame for
+/// longer. Without `reorder` the order of frames is kept, also when the delay changes meanwhile.
 ///
-/// Frames are single segments: while a link is impaired, segmentation offload is off on
-/// both devices that feed it.
+/// Frames are single segments: while a link is impaired, segmentation offload is off on both devices that feed the
+/// link.
 ///
-/// All choices come from `seed`, so the n-th frame, whatever sent it (address resolution
-/// and multicast reports count too), has the same fate in each run with the same seed. The
-/// two directions of a link draw from different streams.
+/// All choices come from `seed`, so the n-th frame, from any sender (address resolution and multicast reports count
+/// too), has the same fate in each run with the same seed. Both directions of a link draw from different streams.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Impairment {
     pub(crate) loss: f64,
@@ -56,14 +54,14 @@ pub struct Impairment {
 }
 
 impl Impairment {
-    /// Nothing wrong yet, and a seed from the system's randomness. Set like this on a
-    /// link, it only takes the detour through the relay.
+    /// No faults, and a seed from the system's randomness. On a link, this value only adds the detour through the
+    /// relay.
     #[must_use]
     pub fn new() -> Self {
         Self::with_seed(SmallRng::from_os_rng().random())
     }
 
-    /// Nothing wrong yet, and the given seed.
+    /// No faults, and the given seed.
     #[must_use]
     pub fn with_seed(seed: u64) -> Self {
         Self {
@@ -95,8 +93,8 @@ impl Impairment {
         }
     }
 
-    /// Holds this share of the frames, in percent (0 to 100), back for `by` longer than
-    /// the others, so that those which follow in that time overtake.
+    /// Holds this share of the frames, in percent (0 to 100), back for `by` longer than other frames, so that the
+    /// following frames overtake in that time.
     #[must_use]
     pub fn reorder(self, percent: f64, by: Duration) -> Self {
         Self {
@@ -106,21 +104,20 @@ impl Impairment {
         }
     }
 
-    /// Each frame travels this long, one way: set for both directions, round trips take
-    /// at least twice as long.
+    /// Each frame travels this long in a direction: set for both directions, a round trip takes at least twice as
+    /// long.
     #[must_use]
     pub fn delay(self, delay: Duration) -> Self {
         Self { delay, ..self }
     }
 
-    /// At most this many bits pass in a second (1 or more), counted as on Ethernet: a frame
-    /// keeps the line busy for 38 bytes more than its IP packet has, 14 of header and 24 of
-    /// preamble, checksum and gap, and for 84 bytes at least. Up to 100 ms' worth, and at
-    /// least 30 full frames, wait; what comes on top is dropped.
+    /// At most this many bits pass in a second (1 or more), counted as on Ethernet: a frame keeps the line busy for 38
+    /// bytes more than the IP packet has, 14 of header and 24 of preamble, checksum and gap, and for 84 bytes at
+    /// least. Up to 100 ms' worth, and at least 30 full frames, wait; further frames are dropped.
     ///
-    /// A rate alone is kept by the kernel, also at 1 Gbit/s: the queue for what leaves
-    /// the host is at its interface, as in a real one. With loss, delay and so on it is the
-    /// relay's, which carries some hundred Mbit/s.
+    /// The kernel enforces a rate alone, also at 1 Gbit/s: the queue of frames from the host is at the host's
+    /// interface, as on a real host. With loss, delay and other faults the relay has the queue, and carries some
+    /// hundred Mbit/s.
     #[must_use]
     pub fn rate(self, bits_per_second: u64) -> Self {
         Self {
@@ -153,25 +150,25 @@ impl Impairment {
         self.delay
     }
 
-    /// Bits per second, if they are limited.
+    /// Bits per second, if limited.
     #[must_use]
     pub fn rate_limit(&self) -> Option<u64> {
         self.rate
     }
 
-    /// The seed of its randomness.
+    /// The seed of all random choices.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// The rate, if there is one and nothing else is wrong.
+    /// The rate, if the rate is the only fault.
     pub(crate) fn only_rate(&self) -> Option<u64> {
         let clean = !self.is_random() && self.delay.is_zero();
         self.rate.filter(|_| clean)
     }
 
-    /// Refuses what is out of range.
+    /// Refuses values out of range.
     pub(crate) fn check(&self) -> Result<(), Error> {
         for (name, percent) in [
             ("loss", self.loss),
@@ -197,7 +194,7 @@ impl Impairment {
         self.is_random() || !self.delay.is_zero() || self.rate.is_some()
     }
 
-    /// Whether its seed makes a difference.
+    /// Whether the seed makes a difference.
     pub(crate) fn is_random(&self) -> bool {
         self.loss > 0.0 || self.duplicate > 0.0 || self.reorder > 0.0
     }

@@ -12,9 +12,9 @@ use crate::Error;
 use crate::error::Doing;
 use crate::namespace::NETNS_DIRECTORY;
 
-/// `$1`: the directory of namespace names, `$2`: the prefix of ours, `$3`: our files, `$4`:
-/// `outlive`, if services of it may have run here, else nothing. One line to read means that there is nothing left to
-/// do. There are two rounds, because an `ip` that we had just started may finish its work after our death.
+/// `$1`: the directory of namespace names, `$2`: the prefix of the lab's names, `$3`: the lab's files, `$4`:
+/// `outlive`, if services of outlive may have run here, otherwise empty. A line on standard input means that no work
+/// is left. There are two rounds, because an `ip` that the lab had just started may finish after the lab's death.
 const CLEANUP_SCRIPT: &str = r#"
 read -r line && exit 0
 for round in 1 2; do
@@ -39,15 +39,15 @@ fi
 rm -rf --one-file-system -- "$3"
 "#;
 
-/// The running janitor. Dropping it makes it do its work.
+/// The running janitor. A drop starts the cleaning.
 #[derive(Debug)]
 pub(crate) struct Janitor {
     child: Child,
 }
 
 impl Janitor {
-    /// Starts a janitor for namespaces whose names begin with `prefix`, for the files in
-    /// `directory`, and for what services of `outlive` left in its `hosts`.
+    /// Starts a janitor for namespaces whose names begin with `prefix`, for the files in `directory`, and for remains
+    /// of services of `outlive` in `hosts` there.
     pub(crate) fn start(
         prefix: &str,
         directory: &Path,
@@ -62,9 +62,8 @@ impl Janitor {
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        // In a session of its own it is not in the way of a terminal's interrupt.
-        // SAFETY: between fork and exec the closure makes one system call; it neither
-        // allocates nor takes a lock.
+        // In a separate session the janitor does not get a terminal's interrupt.
+        // SAFETY: between fork and exec the closure makes a single system call, without an allocation or a lock.
         unsafe {
             command.pre_exec(|| {
                 rustix::process::setsid()?;
@@ -78,7 +77,7 @@ impl Janitor {
     /// Sends the janitor home: everything is clean.
     pub(crate) fn dismiss(mut self) {
         if let Some(stdin) = &mut self.child.stdin {
-            // If it is gone already, so much the better.
+            // A janitor that is gone already has no work left.
             let _ = stdin.write_all(b"clean\n");
         }
     }

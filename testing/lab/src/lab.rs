@@ -1,4 +1,4 @@
-//! The lab: a switch, its hosts, and their end.
+//! The lab: a switch, hosts, and the removal of both.
 
 use std::fmt;
 use std::fs;
@@ -24,34 +24,32 @@ const SWITCH_NAME: &str = "switch";
 /// Labs that this process has made or tried to.
 static LAB_COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Hosts on one switch.
+/// Hosts on a switch.
 ///
-/// Dropping a lab kills every process on its hosts and removes the hosts. When the process
-/// that made the lab dies without dropping it, by SIGKILL for instance, a small shell
-/// process does the same. With the variable `OUTLIVE_LAB_KEEP=1` in the environment,
-/// neither happens: the lab stays and its names are printed (processes in a
-/// [`Process`](crate::Process) guard end nonetheless, and relays end with us).
+/// A drop of a lab kills every process on the hosts and removes the hosts. When the process that made the lab dies
+/// without the drop, by SIGKILL for instance, a small shell process does the same. With the variable
+/// `OUTLIVE_LAB_KEEP=1` in the environment, neither happens: the lab stays and the names are printed (a process in a
+/// [`Process`](crate::Process) guard ends nonetheless, and relays end with the maker of the lab).
 #[derive(Debug)]
 pub struct Lab {
     label: String,
     prefix: String,
     switch: Arc<Switch>,
     directory: PathBuf,
-    /// Cleans what its services left on the hosts.
+    /// Cleans up after services on the hosts.
     outlive: Option<PathBuf>,
     janitor: Option<Janitor>,
     hosts: Mutex<Vec<Host>>,
-    /// Whether it has been removed, or is to be kept.
+    /// Whether the lab has been removed, or is to be kept.
     done: bool,
 }
 
 impl Lab {
-    /// A new lab without hosts. The label is for messages; names of namespaces are unique
-    /// on the machine whatever the label, so labs do not collide.
+    /// A new lab without hosts. The label is for messages; names of namespaces are unique on the machine for any
+    /// label, so labs do not collide.
     ///
     /// # Errors
-    /// [`Error::NotRoot`]; [`Error::Command`] or [`Error::Io`] when something that it
-    /// needs is missing.
+    /// [`Error::NotRoot`]; [`Error::Command`] or [`Error::Io`] when a prerequisite is missing.
     pub fn new(label: &str) -> Result<Self, Error> {
         check_root()?;
         let prefix = free_prefix();
@@ -62,9 +60,8 @@ impl Lab {
         Self::create(label, prefix, directory.keep(), None)
     }
 
-    /// A new lab whose files are in an existing directory, which goes with it. Each directory
-    /// in its `hosts` is the run directory of a host's services: at the end, `outlive` is
-    /// called to clean it.
+    /// A new lab whose files are in an existing directory, which goes with the lab. Each directory in `hosts` there is
+    /// the run directory of a host's services: at the end, the lab calls `outlive` to clean each run directory.
     ///
     /// # Errors
     /// As for [`Lab::new`].
@@ -103,7 +100,7 @@ impl Lab {
         })
     }
 
-    /// What the names of its namespaces begin with.
+    /// The prefix of the names of the lab's namespaces.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
@@ -114,7 +111,7 @@ impl Lab {
         &self.directory
     }
 
-    /// The hosts, in the order of their creation.
+    /// The hosts, in the order of creation.
     #[must_use]
     pub fn hosts(&self) -> Vec<Host> {
         self.lock().clone()
@@ -158,18 +155,18 @@ impl Lab {
         check_free(&hosts, address)?;
         let namespace = format!("{}{name}", self.prefix);
         let host = Host::create(name, &namespace, address, self.directory(), &self.switch)?;
-        // Known before it is on, so that a failure on the way is cleaned up too.
+        // In the list before the power-on, so that a failure in between is cleaned up too.
         hosts.push(host.clone());
         host.power_on()?;
         Ok(host)
     }
 
-    /// Makes a subnet that has no hosts yet one shared medium, as an Ethernet hub is, instead
-    /// of a switch: all that its hosts send together is at most so many bits per second,
-    /// counted as by [`Impairment::rate`](crate::Impairment::rate). Or changes the rate.
+    /// Makes a subnet without hosts a shared medium, as an Ethernet hub is, instead of a switch: all hosts together
+    /// send at most so many bits per second, counted as by [`Impairment::rate`](crate::Impairment::rate). Or changes
+    /// the rate of a shared medium.
     ///
-    /// Unlike on a real hub nothing collides, hosts do not back off, and frames wait in one
-    /// queue in the order in which they were sent.
+    /// Unlike on a real hub there are no collisions, hosts do not back off, and frames wait in a single queue in the
+    /// order of sending.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the subnet has hosts or the rate is 0; [`Error::Command`] when
@@ -183,8 +180,8 @@ impl Lab {
         self.switch.share(subnet, bits_per_second)
     }
 
-    /// Adds an interface to a host, at `address`, connected to all others in that subnet:
-    /// the first switch is subnet 0, each other number a bridge of its own.
+    /// Adds an interface to a host, at `address`, connected to all interfaces in that subnet: the first switch is
+    /// subnet 0, each other number is a separate bridge.
     ///
     /// # Errors
     /// [`Error::Invalid`] when the address or the interface's name is taken;
@@ -202,9 +199,9 @@ impl Lab {
         host.add_link(interface, address)
     }
 
-    /// Parts two hosts: nothing that one sends on any of its links reaches the other, while both
-    /// reach all others. Each is told as little as by a cut. It outlasts a loss of power. A few
-    /// frames to and from others can be lost when this begins and ends.
+    /// Parts two hosts: no frame of either host reaches the other host, on any link, while both reach all other hosts.
+    /// As after a cut, neither host gets an error. The parting outlasts a power-off. A few frames to and from other
+    /// hosts can be lost at the beginning and at the end.
     ///
     /// # Errors
     /// [`Error::Command`] or [`Error::Io`] when a relay cannot be put in the way.
@@ -213,19 +210,19 @@ impl Lab {
         other.shut_out(one, true)
     }
 
-    /// Ends what [`Lab::part`] began.
+    /// Ends a [`Lab::part`].
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Lab::part`].
     pub fn rejoin(&self, one: &Host, other: &Host) -> Result<(), Error> {
         one.shut_out(other, false)?;
         other.shut_out(one, false)
     }
 
-    /// Removes the lab now, and says what could not be removed.
+    /// Removes the lab now, and reports the remains.
     ///
     /// # Errors
-    /// The first failure; the rest was tried nonetheless.
+    /// The first failure; all other steps were tried nonetheless.
     pub fn remove(mut self) -> Result<(), Error> {
         self.clean()
     }
@@ -245,7 +242,7 @@ impl Lab {
         let result: Result<(), Error> = results.into_iter().collect();
         match (self.janitor.take(), &result) {
             (Some(janitor), Ok(())) => janitor.dismiss(),
-            // It has another try at what we could not remove.
+            // The janitor tries again to remove the remains.
             (janitor, _) => drop(janitor),
         }
         result
@@ -257,7 +254,7 @@ impl Lab {
 }
 
 impl fmt::Display for Lab {
-    /// The label, and the namespaces with their addresses.
+    /// The label, and the namespaces with addresses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "lab {}: {}{SWITCH_NAME}", self.label, self.prefix)?;
         for host in self.hosts() {
@@ -282,7 +279,7 @@ impl Drop for Lab {
     }
 }
 
-/// Has `outlive` remove what services left in the run directories of the hosts.
+/// Calls `outlive` to clean the run directories of the hosts.
 fn clean_run_directories(outlive: &Path, directory: &Path) -> Result<(), Error> {
     let hosts = directory.join("hosts");
     let entries = fs::read_dir(&hosts).doing(|| format!("list {}", hosts.display()))?;
@@ -292,7 +289,7 @@ fn clean_run_directories(outlive: &Path, directory: &Path) -> Result<(), Error> 
     cleaned.collect::<Vec<_>>().into_iter().collect()
 }
 
-/// The same for one host.
+/// The same for a single host.
 pub(crate) fn clean_run_directory(outlive: &Path, run_directory: &Path) -> Result<(), Error> {
     let mut command = Command::new(outlive);
     command.args(["clean", "--kill", "--run-dir"]);
@@ -311,8 +308,8 @@ fn keep() -> bool {
     std::env::var_os(KEEP_VARIABLE).is_some_and(|value| value == "1")
 }
 
-/// A prefix that no namespace has: our process number, and which of our labs it is. A kept
-/// lab of a process that had the same number is passed over.
+/// A prefix that no namespace has: the process number, and a number for each lab of the process. A kept lab of a
+/// process that had the same number is passed over.
 fn free_prefix() -> String {
     loop {
         let lab = LAB_COUNT.fetch_add(1, Ordering::Relaxed);

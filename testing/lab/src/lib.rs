@@ -1,14 +1,12 @@
 //! Test hosts in Linux network namespaces, and the ways to break them.
 //!
-//! A [`Lab`] is a switch with [`Host`]s on it. A host has its own interfaces, addresses,
-//! ports and kernel parameters, and runs real [`Process`]es, which see the machine's files.
-//! Addresses may be the same in each lab: nothing connects two labs, or a lab with the
-//! world.
+//! A [`Lab`] is a switch with [`Host`]s. A host has separate interfaces, addresses, ports and kernel parameters, and
+//! runs real [`Process`]es, which see the machine's files. Addresses may be the same in each lab: no lab is connected
+//! to another lab or to the world.
 //!
-//! What breaks: processes ([`Host::kill`], [`Process::kill`]), links ([`Link::cut`],
-//! [`Link::cut_one_way`], [`Link::impair`]), the way between two hosts ([`Lab::part`]), whole
-//! hosts ([`Host::power_off`], [`Host::pause`]). What is seen on a host's wire is kept by a
-//! [`Capture`].
+//! Faults: of processes ([`Host::kill`], [`Process::kill`]), of links ([`Link::cut`], [`Link::cut_one_way`],
+//! [`Link::impair`]), of the way between two hosts ([`Lab::part`]), of whole hosts ([`Host::power_off`],
+//! [`Host::pause`]). A [`Capture`] keeps the frames on a host's wire.
 //!
 //! ```no_run
 //! use lab::{Impairment, Lab, Output};
@@ -28,14 +26,13 @@
 //! # }
 //! ```
 //!
-//! A lab that outlives the command that made it is in [`held`].
+//! A lab that outlives the command that made the lab is in [`held`].
 //!
-//! It needs root, `ip` and `tc` (iproute2), `ethtool`, and `tcpdump` for captures. It does not
-//! need the kernel's netem: a rate is kept by the kernel's tbf where it is there, all else is
-//! done by a relay in the lab's process.
+//! A lab needs root, `ip` and `tc` (iproute2), `ethtool`, and `tcpdump` for captures. The kernel's netem is not
+//! needed: the kernel's tbf enforces a rate where tbf exists, and a relay in the lab's process does all other work.
 //!
-//! Limits: a process that moves to yet another network namespace is no longer the host's,
-//! and is not killed with it. VLAN tags do not survive an impaired link.
+//! Limits: a process that moves to another network namespace by setns(2) is no longer the host's, and is not killed
+//! with the host. VLAN tags do not survive an impaired link.
 
 mod address;
 mod capture;

@@ -1,30 +1,28 @@
-//! What a frame costs on the line, and the kernel's token bucket that charges it.
+//! The time of a frame on the line, and the kernel's token bucket that charges this time.
 //!
-//! A real Ethernet is busy for longer than a frame's bytes: 8 bytes of preamble come before
-//! it, 4 of checksum and a gap of 12 after it, and a frame is never shorter than 60 bytes
-//! (IEEE 802.3, clauses 3 and 4A). Rates count all that, so a full frame of 1514 bytes takes
-//! 1538, an IP packet 38 more than it is long, and bulk TCP with timestamps at most
-//! 1448/1538 of the rate.
+//! A real Ethernet is busy for longer than a frame's bytes: before the frame come 8 bytes of preamble, after the frame
+//! come 4 of checksum and a gap of 12, and a frame is never shorter than 60 bytes (IEEE 802.3, clauses 3 and 4A).
+//! Rates count all of this. A full frame of 1514 bytes takes 1538, an IP packet takes 38 more than the packet's
+//! length, and bulk TCP with timestamps gets at most 1448/1538 of the rate.
 //!
-//! Where only a rate is asked for, the kernel makes it (tc-tbf(8)), without a detour through
-//! user space. It has one difficulty: a sender's stack hands down up to 64 KiB as one packet
-//! (segmentation offload). The bucket cuts what is longer than its depth, charges the rest as
-//! the headers and payloads that the pieces will have, but adds its overhead only once. So
-//! there are two ways to set it, see [`bucket`].
+//! A rate without other faults is enforced by the kernel (tc-tbf(8)), without a detour through user space. There is a
+//! difficulty: a sender's stack hands down up to 64 KiB as a single packet (segmentation offload). The bucket cuts a
+//! packet that is longer than the bucket's depth. For a shorter packet the bucket charges the headers and payloads of
+//! the pieces, but adds the overhead only once. So there are two ways to set the bucket, see [`bucket`].
 
 /// Bytes of a frame's header.
 const HEADER_BYTES: u64 = 14;
 /// Bytes before and after a frame: preamble, checksum and gap.
 const OVERHEAD_BYTES: u64 = 24;
-/// The shortest frame, without its checksum.
+/// The shortest frame, without the checksum.
 const MIN_FRAME_BYTES: u64 = 60;
-/// A full frame at Ethernet's usual MTU, without its checksum.
+/// A full frame at Ethernet's usual MTU, without the checksum.
 pub(crate) const FULL_FRAME_BYTES: u64 = HEADER_BYTES + 1500;
-/// At least this many full frames may wait for the line, however slow it is.
+/// At least this many full frames may wait for the line, at any rate.
 const MIN_QUEUED_FRAMES: u64 = 30;
-/// And at least what the line sends in a second by this number.
+/// The queue also holds at least the line's bytes of a second divided by this number.
 const QUEUE_SHARE: u64 = 10;
-/// Up to this rate each frame is a packet of its own to the bucket.
+/// Up to this rate the bucket sees each frame as a separate packet.
 const EXACT_RATE_LIMIT: u64 = 100_000_000;
 
 /// How long a frame of `length` bytes keeps the line busy, in bytes.
@@ -32,19 +30,17 @@ pub(crate) fn busy_bytes(length: u64) -> u64 {
     length.max(MIN_FRAME_BYTES).saturating_add(OVERHEAD_BYTES)
 }
 
-/// How many bytes may wait for a line of so many bits per second.
+/// The bytes that may wait for a line of `rate` bits per second.
 pub(crate) fn room(rate: u64) -> u64 {
     (MIN_QUEUED_FRAMES * busy_bytes(FULL_FRAME_BYTES)).max(rate / 8 / QUEUE_SHARE)
 }
 
-/// The arguments of `tc qdisc` for a line of `rate` bits per second and packets of up to `mtu`
-/// bytes.
+/// The arguments of `tc qdisc` for a line of `rate` bits per second and packets of up to `mtu` bytes.
 ///
-/// Up to 100 Mbit/s the bucket is less than two full frames deep, so it sees single frames
-/// and charges each exactly. Above, so shallow a bucket would run over between two looks of
-/// a busy CPU: it is a millisecond deep, and instead of the overhead it counts the share that
-/// full frames have of the line. Full frames are charged exactly then, those half as long
-/// 1.6 % too little, and the shortest 7 %.
+/// Up to 100 Mbit/s the bucket is less than two full frames deep, so the bucket sees single frames and charges each
+/// frame exactly. Above, such a shallow bucket would run over between two timer ticks of a busy CPU. There the bucket
+/// is a millisecond deep, and instead of the overhead the bucket counts the share that full frames have of the line.
+/// Full frames are then charged exactly, frames of half the length 1.6 % too little, and the shortest 7 %.
 pub(crate) fn bucket(rate: u64, mtu: u32) -> String {
     let frame = HEADER_BYTES + u64::from(mtu);
     let limit = room(rate);

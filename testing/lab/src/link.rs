@@ -1,15 +1,15 @@
-//! The cable between a host's interface and the switch, and how it is broken.
+//! The cable between a host's interface and the switch, and the faults of the cable.
 //!
-//! A link is a veth pair: `eth0` in the host, `port<n>` in the switch. Between the port and
-//! the bridge there are three ways:
+//! A link is a veth pair: `eth0` in the host, `port<n>` in the switch. Between the port and the bridge there are three
+//! ways:
 //!
-//! - *direct*: the port is a port of the bridge, at full speed or at a rate that the kernel
-//!   keeps (see [`crate::line`]);
-//! - *relayed*: the [`Relay`] sits between the port and a second veth pair, `near<n>` and
-//!   `far<n>`, whose far end is the bridge's port. Impaired links and those that are cut in
-//!   one direction, or from one other host, go this way;
-//! - *detached*: the port leads nowhere. The host's interface keeps its carrier, so
-//!   nobody is told that the link is cut, as when a cable further away is.
+//! - *direct*: the port is a port of the bridge, at full speed or at a rate that the kernel enforces (see
+//!   [`crate::line`]);
+//! - *relayed*: the [`Relay`] sits between the port and a second veth pair, `near<n>` and `far<n>`, whose far end is
+//!   the bridge's port. Links with an impairment, and links that are cut in a single direction or from a single host,
+//!   go this way;
+//! - *detached*: the port leads nowhere. The host's interface keeps the carrier, so the host does not notice the cut,
+//!   as with a broken cable further away.
 
 mod path;
 
@@ -51,7 +51,7 @@ struct State {
     path: Path,
 }
 
-/// What is wanted of one direction. It outlasts a loss of power.
+/// The settings of a direction. The settings outlast a power-off.
 #[derive(Debug, Default)]
 struct Setting {
     impairment: Option<Impairment>,
@@ -68,7 +68,7 @@ impl Link {
         address: Address,
         switch: &Arc<Switch>,
     ) -> Result<Self, Error> {
-        // There before anything joins it.
+        // The bridge must exist before the first port.
         switch.bridge(address.subnet())?;
         let state = State {
             plugged: None,
@@ -96,14 +96,14 @@ impl Link {
         &self.inner.interface
     }
 
-    /// Its place: subnet, number and addresses.
+    /// The place: subnet, number and addresses.
     #[must_use]
     pub fn address(&self) -> Address {
         self.inner.address
     }
 
-    /// Cuts the link both ways. When this returns nothing passes; what was under way is
-    /// lost. The host's interface stays up.
+    /// Cuts the link both ways. After the return no frame passes; frames under way are lost. The host's interface
+    /// stays up.
     ///
     /// # Errors
     /// [`Error::Command`] when `ip` fails.
@@ -111,7 +111,7 @@ impl Link {
         self.change(|to_host, from_host| (to_host.cut, from_host.cut) = (true, true))
     }
 
-    /// Cuts one direction of the link, as a broken strand of a fibre does.
+    /// Cuts a direction of the link, as a broken strand of a fibre does.
     ///
     /// # Errors
     /// [`Error::Command`] or [`Error::Io`] when the relay cannot be put in the way.
@@ -130,7 +130,7 @@ impl Link {
         self.change(|to_host, from_host| (to_host.cut, from_host.cut) = (false, false))
     }
 
-    /// Whether frames of one sender reach the host.
+    /// Sets whether frames of a sender are kept from the host.
     pub(crate) fn shut_out(&self, sender: Mac, yes: bool) -> Result<(), Error> {
         self.change(|to_host, _| {
             to_host.shut_out.retain(|one| *one != sender);
@@ -138,11 +138,11 @@ impl Link {
         })
     }
 
-    /// Impairs both directions alike, in place of what was set before, and prints the
-    /// impairment with its seed to standard error when its seed matters.
+    /// Impairs both directions alike, in place of earlier impairments, and prints an impairment with a significant
+    /// seed to standard error.
     ///
-    /// A few frames can be lost when the first impairment is set and when the last is
-    /// cleared; not when one takes the place of another.
+    /// A few frames can be lost when the first impairment is set and when the last is cleared; not when an impairment
+    /// replaces another.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a value out of range, else as for [`Link::cut_one_way`].
@@ -154,7 +154,7 @@ impl Link {
         })
     }
 
-    /// Impairs one direction, and leaves the other as it is.
+    /// Impairs a direction, and leaves the other direction unchanged.
     ///
     /// # Errors
     /// As for [`Link::impair`].
@@ -173,8 +173,7 @@ impl Link {
         })
     }
 
-    /// Ends the impairment of both directions; what was under way arrives at once. A cut
-    /// stays.
+    /// Ends the impairment of both directions; frames under way arrive at once. A cut stays.
     ///
     /// # Errors
     /// As for [`Link::cut_one_way`].
@@ -184,8 +183,8 @@ impl Link {
         })
     }
 
-    /// Sets the largest IP packet that the link carries, at both its ends (68 to 65,535 bytes;
-    /// 1280 is the least for IPv6). It outlasts a loss of power.
+    /// Sets the largest IP packet that the link carries, at both ends (68 to 65,535 bytes; 1280 is the least for
+    /// IPv6). The setting outlasts a power-off.
     ///
     /// # Errors
     /// [`Error::Command`] when `ip` fails; [`Error::Invalid`] for a size out of range.
@@ -200,32 +199,32 @@ impl Link {
         let Some(host) = state.plugged.clone() else {
             return Ok(());
         };
-        // What is in the way is built for the old size.
+        // A relay in the way was built for the old size.
         self.inner.detach(&mut state.path, &host)?;
         self.inner.resize(&host, bytes)?;
         self.inner.establish(&mut state)
     }
 
-    /// The MTU that is wanted of it, in bytes.
+    /// The MTU of the link as set, in bytes.
     #[must_use]
     pub fn mtu(&self) -> u32 {
         self.inner.lock().mtu
     }
 
-    /// Whether one direction is cut.
+    /// Whether a direction is cut.
     #[must_use]
     pub fn is_cut(&self, direction: Direction) -> bool {
         self.inner.lock().setting(direction).cut
     }
 
-    /// The impairment of one direction, if there is any.
+    /// The impairment of a direction, if any.
     #[must_use]
     pub fn impairment(&self, direction: Direction) -> Option<Impairment> {
         self.inner.lock().setting(direction).impairment.clone()
     }
 
-    /// Changes the impairment of some directions: `change` gets what each has, or one with
-    /// nothing wrong. What has nothing wrong afterwards is cleared.
+    /// Changes the impairment of some directions: `change` gets the present impairment of each, or an impairment
+    /// without faults. An impairment without faults afterwards is cleared.
     ///
     /// # Errors
     /// As for [`Link::impair`].
@@ -251,7 +250,7 @@ impl Link {
         })
     }
 
-    /// Checks an impairment and prints it, so that a failed test can be run again.
+    /// Checks an impairment and prints the impairment, so that a failed test can be repeated.
     fn announce(&self, impairment: &Impairment, way: &str) -> Result<(), Error> {
         impairment.check()?;
         let Inner {
@@ -264,7 +263,7 @@ impl Link {
         Ok(())
     }
 
-    /// Changes what is wanted, and makes it so if the host is on.
+    /// Changes the settings, and applies the settings if the host is on.
     fn change(&self, change: impl FnOnce(&mut Setting, &mut Setting)) -> Result<(), Error> {
         let mut state = self.inner.lock();
         let State {
@@ -274,7 +273,7 @@ impl Link {
         self.inner.establish(&mut state)
     }
 
-    /// Makes the link, with its addresses, in the namespace of a host.
+    /// Makes the link, with addresses, in the namespace of a host.
     pub(crate) fn plug(&self, namespace: &Arc<Namespace>) -> Result<(), Error> {
         let mut state = self.inner.lock();
         let (port, interface) = (self.inner.port(), self.interface());
@@ -299,7 +298,7 @@ impl Link {
         self.inner.establish(&mut state)
     }
 
-    /// Removes both ends. When this returns nothing passes, and nothing is under way.
+    /// Removes both ends. After the return no frame passes, and no frame is under way.
     pub(crate) fn unplug(&self) -> Result<(), Error> {
         let mut state = self.inner.lock();
         if state.plugged.take().is_none() {

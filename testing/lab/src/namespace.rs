@@ -23,13 +23,13 @@ use crate::error::Doing;
 use crate::process::wait_readable;
 use crate::tools::{run, run_with_input};
 
-/// How long a process may take to be gone after its SIGKILL.
+/// The longest time until a process is gone after SIGKILL.
 const DEATH_LIMIT: Duration = Duration::from_secs(5);
 
 /// Where `ip netns` keeps the names.
 pub(crate) const NETNS_DIRECTORY: &str = "/run/netns";
 
-/// A named network namespace. Dropping it only closes our descriptor.
+/// A named network namespace. A drop only closes the descriptor.
 #[derive(Debug)]
 pub(crate) struct Namespace {
     name: String,
@@ -60,7 +60,7 @@ impl Namespace {
         })
     }
 
-    /// Removes the name. The kernel ends the namespace when nothing holds it any more.
+    /// Removes the name. The kernel ends the namespace when the last reference is gone.
     pub(crate) fn delete(&self) -> Result<(), Error> {
         run(Command::new("ip").args(["netns", "delete", &self.name]))
     }
@@ -71,8 +71,7 @@ impl Namespace {
         Ok(())
     }
 
-    /// Runs `work` on a fresh thread inside the namespace and returns its result; a
-    /// panic in it goes on here.
+    /// Runs `work` on a fresh thread inside the namespace and returns the result; a panic of `work` continues here.
     pub(crate) fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
         let joined = thread::scope(|scope| {
             let thread = scope.spawn(|| self.join().map(|()| work()));
@@ -86,12 +85,12 @@ impl Namespace {
     /// Makes `command` run in this namespace.
     pub(crate) fn confine(self: &Arc<Self>, command: &mut Command) {
         let namespace = Arc::clone(self);
-        // SAFETY: between fork and exec the closure makes one system call on a
-        // descriptor that it keeps open; it neither allocates nor takes a lock.
+        // SAFETY: between fork and exec the closure makes a single system call on a descriptor that the closure keeps
+        // open, without an allocation or a lock.
         unsafe { command.pre_exec(move || namespace.join()) };
     }
 
-    /// A command that runs in this namespace, with nothing to read.
+    /// A command that runs in this namespace, with an empty standard input.
     pub(crate) fn command(self: &Arc<Self>, program: &str) -> Command {
         let mut command = Command::new(program);
         command.stdin(Stdio::null());
@@ -111,8 +110,8 @@ impl Namespace {
         run_with_input(command.args(["-batch", "-"]), script)
     }
 
-    /// Writes a kernel setting of this namespace; `key` is `net.ipv4.tcp_syncookies` or,
-    /// where a name in it has a dot, `net/ipv4/conf/eth0.5/rp_filter`.
+    /// Writes a kernel setting of this namespace; `key` is `net.ipv4.tcp_syncookies` or, for a name with a dot inside,
+    /// `net/ipv4/conf/eth0.5/rp_filter`.
     pub(crate) fn sysctl(&self, key: &str, value: &str) -> Result<(), Error> {
         let relative = if key.contains('/') {
             key.to_owned()
@@ -135,7 +134,7 @@ impl Namespace {
         self.pids_that(|pid| self.contains(pid))
     }
 
-    /// The same, and those that they have begun.
+    /// The same, and all processes that these processes have started.
     fn pids_begun_here(&self) -> Result<Vec<Pid>, Error> {
         self.pids_that(|pid| self.contains(pid) || self.has_begun(pid))
     }
@@ -150,14 +149,14 @@ impl Namespace {
             .collect())
     }
 
-    /// Whether the process lives, and lives here. One that is gone or a zombie has no
-    /// namespace.
+    /// Whether the process lives in this namespace. A process that is gone, or a zombie, has no namespace.
     fn contains(&self, pid: Pid) -> bool {
         fs::metadata(format!("/proc/{pid}/ns/net"))
             .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity)
     }
 
-    /// Whether a process here has begun it, or one that has: it may have given itself a namespace of its own.
+    /// Whether a process here has started the process, directly or through others: the process may have entered a new
+    /// namespace.
     fn has_begun(&self, pid: Pid) -> bool {
         let parent = |pid: Pid| {
             let about = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -170,8 +169,8 @@ impl Namespace {
             .any(|pid| self.contains(pid))
     }
 
-    /// Sends SIGKILL to those of `pids` that are of this namespace, all at once, and
-    /// returns when they are gone.
+    /// Sends SIGKILL to the members of `pids` that belong to this namespace, all at once, and returns when the
+    /// processes are gone.
     pub(crate) fn kill(&self, pids: &[Pid]) -> Result<(), Error> {
         let victims = self.signal(pids, Signal::KILL);
         let deadline = Instant::now() + DEATH_LIMIT;
@@ -191,23 +190,22 @@ impl Namespace {
         })
     }
 
-    /// Sends a signal to those of `pids` that are of this namespace, and tells which.
+    /// Sends a signal to the members of `pids` that belong to this namespace, and returns these members.
     pub(crate) fn signal(&self, pids: &[Pid], signal: Signal) -> Vec<(Pid, OwnedFd)> {
         let here: Vec<(Pid, OwnedFd)> = pids
             .iter()
             .filter_map(|pid| Some((*pid, pidfd_open(*pid, PidfdFlags::empty()).ok()?)))
-            // Asked after the descriptor is there, so that a number which was given
-            // away anew in between does not hit a stranger.
+            // Checked after the descriptor is open, so that a reused process number does not hit a foreign process.
             .filter(|(pid, _)| self.contains(*pid) || self.has_begun(*pid))
             .collect();
         for (_, pidfd) in &here {
-            // The only failure left is that it died by itself.
+            // The only remaining failure is a process that has just ended.
             let _ = pidfd_send_signal(pidfd, signal);
         }
         here
     }
 
-    /// Kills every process here, also those that are being forked meanwhile.
+    /// Kills every process here, including children that are forked meanwhile.
     pub(crate) fn kill_all(&self) -> Result<(), Error> {
         let deadline = Instant::now() + DEATH_LIMIT;
         loop {

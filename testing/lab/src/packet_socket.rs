@@ -1,4 +1,4 @@
-//! A raw socket on one interface: whole Ethernet frames in and out.
+//! A raw socket on an interface: whole Ethernet frames in and out.
 
 use std::io;
 use std::mem;
@@ -12,7 +12,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 /// virtio_net_hdr` of linux/virtio_net.h.
 pub(crate) const OFFLOAD_HEADER_BYTES: usize = 10;
 
-/// The largest frame that the kernel hands out: 64 KiB of a super-frame with its headers.
+/// The largest frame that the kernel hands out: 64 KiB of a super-frame with headers.
 pub(crate) const MAX_FRAME_BYTES: usize = OFFLOAD_HEADER_BYTES + 65_536 + 64;
 
 /// Room for the frames that arrive while the reader does not run, in bytes.
@@ -25,13 +25,13 @@ pub(crate) struct PacketSocket {
 }
 
 impl PacketSocket {
-    /// Opens a socket on an interface of the calling thread's namespace. It receives all
-    /// frames that arrive there, not those that leave.
+    /// Opens a socket on an interface of the calling thread's namespace. The socket receives all frames that arrive on
+    /// the interface, and none that leave.
     ///
-    /// With `offload`, [`OFFLOAD_HEADER_BYTES`] bytes precede each frame both ways. They carry
-    /// what the kernel has put off: a checksum not yet filled in, segments not yet cut.
+    /// With `offload`, [`OFFLOAD_HEADER_BYTES`] bytes precede each frame both ways. These bytes describe the work that
+    /// the kernel has put off: a checksum not yet filled in, segments not yet cut.
     pub(crate) fn open(interface: &str, offload: bool) -> io::Result<Self> {
-        // Without a protocol nothing is received before the socket is bound.
+        // Without a protocol the socket receives no frame before the bind.
         let fd = rustix::net::socket_with(
             AddressFamily::PACKET,
             SocketType::RAW,
@@ -60,7 +60,7 @@ impl PacketSocket {
         }
     }
 
-    /// Sends one frame.
+    /// Sends a frame.
     pub(crate) fn send(&self, frame: &[u8]) -> io::Result<()> {
         rustix::net::send(&self.fd, frame, SendFlags::empty())?;
         Ok(())
@@ -89,9 +89,9 @@ fn set_option(fd: &OwnedFd, option: libc::c_int) -> io::Result<()> {
     checked(result)
 }
 
-/// Starts reception of all protocols on one interface.
+/// Starts reception of all protocols on an interface.
 fn bind(fd: &OwnedFd, interface: u32) -> io::Result<()> {
-    // The kernel wants it in network byte order; ETH_P_ALL is 3.
+    // The kernel expects network byte order; ETH_P_ALL is 3.
     let all = 3u16.to_be();
     let address = libc::sockaddr_ll {
         sll_family: u16::try_from(libc::AF_PACKET).map_err(io::Error::other)?,

@@ -16,9 +16,9 @@ const LARGEST_PACKET: usize = 1 << 20;
 /// A captured packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// When it was captured, since 1970-01-01 UTC.
+    /// The time of the capture, since 1970-01-01 UTC.
     pub time: Duration,
-    /// The frame from its link-layer header on, as far as it was captured.
+    /// The captured part of the frame, from the link-layer header on.
     pub frame: Vec<u8>,
     /// The frame's length on the wire, in bytes.
     pub length: usize,
@@ -31,8 +31,7 @@ pub struct Pcap {
     pub link_type: u32,
     /// The packets in the order of the file.
     pub packets: Vec<Packet>,
-    /// Whether the file ends within a packet, as one does whose writer was killed. That
-    /// packet is left out.
+    /// Whether the file ends within a packet, as happens when the writer is killed. That packet is left out.
     pub torn: bool,
 }
 
@@ -48,7 +47,7 @@ pub enum PcapError {
     /// A packet longer than any can be.
     #[error("the packet at offset {offset} claims {length} bytes")]
     Length {
-        /// Where its header is in the file.
+        /// The offset of the packet's header in the file.
         offset: usize,
         /// The claim.
         length: usize,
@@ -89,7 +88,7 @@ pub fn read(bytes: &[u8]) -> Result<Pcap, PcapError> {
     })
 }
 
-/// How the writing machine laid numbers out, and what it counted time in.
+/// The byte order and the unit of time of the writing machine.
 #[derive(Clone, Copy)]
 struct Format {
     swapped: bool,
@@ -136,7 +135,7 @@ impl Format {
     }
 }
 
-/// The four bytes at an offset, least significant first; headers have them all.
+/// The four bytes at an offset, least significant first. Every header is long enough.
 fn word(header: &[u8], at: usize) -> u32 {
     header
         .get(at..)

@@ -1,10 +1,8 @@
-//! One direction of an impaired link, as a pure queue: frames and the time go in, and
-//! frames come out when they are due.
+//! A direction of an impaired link, as a pure queue: frames and the time go in, and frames come out when due.
 //!
-//! The rate is a token bucket, kept as a time instead of a count: `line_free_at` is when
-//! the line has sent all that was accepted so far. It may lag behind the clock by the time
-//! of one small burst, which is the bucket's depth, and be ahead of it by as much as may
-//! wait, which is the queue's bound.
+//! The rate is a token bucket, kept as a time instead of a count: `line_free_at` is the time when the line has sent
+//! all accepted frames. This time may lag behind the clock by the time of a small burst, the bucket's depth, and may
+//! be ahead of the clock by the bound of the queue.
 
 #[cfg(test)]
 mod tests;
@@ -23,7 +21,7 @@ const BURST_BYTES: u64 = 2 * 1538;
 /// More bytes than this never wait, whatever for: 100 ms at 5 Gbit/s.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
 
-/// One direction. Times are since an epoch of the caller's choice.
+/// A direction of a link. Times are since an epoch of the caller's choice.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     impairment: Impairment,
@@ -61,8 +59,8 @@ impl Pipe {
         }
     }
 
-    /// Changes what happens to later frames; a cut also loses those that are under way.
-    /// The randomness starts over only with a different impairment.
+    /// Changes the faults of later frames; a cut also loses the frames under way. The randomness starts over only with
+    /// a different impairment.
     pub(crate) fn set(&mut self, impairment: &Impairment, cut: bool) {
         if self.impairment != *impairment {
             self.impairment = impairment.clone();
@@ -76,13 +74,13 @@ impl Pipe {
         }
     }
 
-    /// Takes a frame in. `overhead` of its bytes are not on the wire. Returns how many
-    /// copies of it are to be sent at once; the others, if any, come from [`Pipe::due`].
+    /// Accepts a frame. `overhead` bytes of the frame are not on the wire. Returns the number of copies to send at
+    /// once; delayed copies come from [`Pipe::due`].
     pub(crate) fn offer(&mut self, now: Duration, frame: &[u8], overhead: usize) -> u8 {
         if self.cut {
             return 0;
         }
-        // All three are always drawn, so that one setting does not shift another's luck.
+        // All three are always drawn, so that a setting does not shift the choices of another.
         let lost = self.happens(self.impairment.loss);
         let duplicated = self.happens(self.impairment.duplicate);
         let reordered = self.happens(self.impairment.reorder);
@@ -123,7 +121,7 @@ impl Pipe {
         self.rng.random::<f64>() * 100.0 < percent
     }
 
-    /// When a frame of this length has left the line; `None` when it finds no room to wait.
+    /// The time when a frame of this length has left the line; `None` when the queue is full.
     fn depart(&mut self, now: Duration, length: usize) -> Option<Duration> {
         let Some(rate) = self.impairment.rate else {
             return Some(now);
@@ -141,7 +139,7 @@ impl Pipe {
         Some(self.line_free_at.max(now))
     }
 
-    /// When a frame that left the line then arrives, in order unless it is `reordered`.
+    /// The time of arrival of a frame that left the line at `departure`, in order unless `reordered`.
     fn arrival(&mut self, departure: Duration, reordered: bool) -> Duration {
         let on_time = departure.saturating_add(self.impairment.delay);
         if reordered {
@@ -165,7 +163,7 @@ impl Pipe {
     }
 }
 
-/// How long so many bytes take at so many bits per second (not 0).
+/// The time of so many bytes at so many bits per second (not 0).
 fn time_on_line(bytes: u64, rate: u64) -> Duration {
     let nanoseconds = u128::from(bytes) * 8 * 1_000_000_000 / u128::from(rate.max(1));
     Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))

@@ -1,4 +1,4 @@
-//! A process of a host. The process ends with its guard.
+//! A process of a host. The process ends with the guard.
 
 use std::fs::{self, OpenOptions};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,9 +28,9 @@ pub enum Output {
     Null,
     /// Where ours go.
     Inherit,
-    /// Both to the end of one file, which is made if it is not there.
+    /// Both to the end of a single file, which is made if missing.
     File(PathBuf),
-    /// Each to the end of its own file.
+    /// Each to the end of a separate file.
     Files {
         /// For standard output.
         stdout: PathBuf,
@@ -61,10 +61,10 @@ fn append(path: &Path) -> Result<Stdio, Error> {
         .doing(|| format!("open {}", path.display()))
 }
 
-/// A running process that leads its own process group.
+/// A running process that leads a new process group.
 ///
-/// Dropping the guard kills the whole group. The process is reaped only then, so its
-/// number is never given to another process while the guard lives.
+/// A drop of the guard kills the whole group. The process is reaped only then, so the process number is never reused
+/// while the guard lives.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -73,7 +73,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a command that already knows its namespace.
+    /// Starts a command that is already bound to a namespace.
     pub(crate) fn start(command: &mut Command, output: &Output) -> Result<Self, Error> {
         output.apply(command)?;
         let program = command.get_program().to_string_lossy().into_owned();
@@ -87,13 +87,13 @@ impl Process {
         Ok(Self { child, pid, pidfd })
     }
 
-    /// The process's number, which is also its group's.
+    /// The number of the process, and of the process group.
     #[must_use]
     pub fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// Sends a signal to the process alone, as [`signal`] does. One that has ended does not mind.
+    /// Sends a signal to the process alone, as [`signal`] does. No error if the process has ended.
     ///
     /// # Errors
     /// [`Error::Io`] when the system refuses.
@@ -102,7 +102,7 @@ impl Process {
             .doing(|| format!("send {signal:?} to process {}", self.pid))
     }
 
-    /// Sends a signal to the process and all others in its group.
+    /// Sends a signal to the whole process group.
     ///
     /// # Errors
     /// [`Error::Io`] when the system refuses.
@@ -111,8 +111,8 @@ impl Process {
             .doing(|| format!("send {signal:?} to process group {}", self.pid))
     }
 
-    /// Waits until the process has ended and returns how, or `None` when it still runs
-    /// after `timeout`. May be called again, before and after the end.
+    /// Waits for the end of the process and returns the status, or `None` when the process still runs after `timeout`.
+    /// May be called again, before and after the end.
     ///
     /// # Errors
     /// [`Error::Io`] when the system refuses.
@@ -145,8 +145,8 @@ impl Drop for Process {
     }
 }
 
-/// Sends a signal to a process. After SIGSTOP no thread of the process runs: one thread takes the signal, and on a busy
-/// machine the other threads would run until that thread has had its turn.
+/// Sends a signal to a process. After SIGSTOP no thread of the process runs: a single thread takes the signal, and on
+/// a busy machine the other threads would run until that thread is scheduled.
 ///
 /// # Errors
 /// [`Error::Io`] when the system refuses, or there is no such process.
@@ -203,7 +203,7 @@ pub(crate) fn wait_readable(fd: BorrowedFd<'_>, timeout: Duration) -> Result<boo
     let deadline = Instant::now().checked_add(timeout);
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        // Beyond what the system can express is for ever.
+        // A time beyond the system's range means for ever.
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         match poll(&mut [PollFd::new(&fd, PollFlags::IN)], left.as_ref()) {
             Ok(0) => return Ok(false),

@@ -1,14 +1,12 @@
-//! The relay: a thread that carries the frames of an impaired link, one by one, and does
-//! to them what the link's [`Impairment`]s say.
+//! The relay: a thread that carries the frames of an impaired link, frame by frame, with the faults of the link's
+//! [`Impairment`]s.
 //!
-//! It holds two packet sockets, one on the host's switch port and one on the near end of a
-//! cable to the bridge. Frames keep their offload state (see
-//! [`PacketSocket::open`]), so a checksum that the sender's stack left to its device is
-//! still to be done after the relay, as on the direct way.
+//! The relay holds two packet sockets, on the host's switch port and on the near end of a cable to the bridge. Frames
+//! keep the offload state (see [`PacketSocket::open`]). A checksum that the sender's stack left to the device is still
+//! unfinished after the relay, as on the direct way.
 //!
-//! The thread alone touches the queues. New settings reach it as an order, which it
-//! confirms between two batches of frames: when [`Relay::set`] returns, no frame passes by
-//! the old settings any more.
+//! The thread alone touches the queues. New settings reach the thread as an order, which the thread confirms between
+//! two batches of frames: when [`Relay::set`] returns, no frame passes under the old settings any more.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,10 +21,10 @@ use crate::packet_socket::{MAX_FRAME_BYTES, OFFLOAD_HEADER_BYTES, PacketSocket};
 use crate::pipe::Pipe;
 use crate::{Direction, Impairment, Mac};
 
-/// Frames taken from one socket before the other has its turn.
+/// Frames taken from a socket before the other socket is next.
 const MAX_BATCH_FRAMES: usize = 64;
 
-/// What a link does to one direction.
+/// The faults of a direction.
 #[derive(Clone, Debug)]
 pub(crate) struct Way {
     pub(crate) impairment: Impairment,
@@ -43,7 +41,7 @@ pub(crate) struct Ways {
 }
 
 impl Ways {
-    /// Nothing passes.
+    /// No frame passes.
     pub(crate) fn closed() -> Self {
         let way = Way {
             impairment: Impairment::with_seed(0),
@@ -64,14 +62,14 @@ impl Ways {
 /// The running thread.
 #[derive(Debug)]
 pub(crate) struct Relay {
-    /// Wakes the thread from its wait.
+    /// Wakes the waiting thread.
     wake: Arc<OwnedFd>,
     /// Hanging up ends the thread.
     orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// New settings, and where to confirm them.
+/// New settings, and a channel for the confirmation.
 struct Order {
     ways: Ways,
     done: SyncSender<()>,
@@ -123,7 +121,7 @@ impl Relay {
         };
         self.wake();
         if !sent || confirmation.recv().is_err() {
-            // It has said why; nothing passes a dead relay.
+            // The thread has reported the reason; no frame passes a dead relay.
             tracing::error!("a relay does not run any more");
         }
     }
@@ -136,7 +134,7 @@ impl Relay {
 }
 
 impl Drop for Relay {
-    /// Sends what is under way at once, and ends.
+    /// Sends the frames under way at once, and ends the thread.
     fn drop(&mut self) {
         drop(self.orders.take());
         self.wake();
@@ -146,13 +144,13 @@ impl Drop for Relay {
     }
 }
 
-/// What the thread owns.
+/// The state of the thread.
 struct Carrier {
     wake: Arc<OwnedFd>,
     orders: Receiver<Order>,
     to_host: Pipe,
     from_host: Pipe,
-    /// To the host, and from it.
+    /// The senders shut out to the host, and from the host.
     shut_out: [Vec<Mac>; 2],
     host: PacketSocket,
     bridge: PacketSocket,
@@ -182,8 +180,7 @@ impl Carrier {
 
     /// Takes new settings, if there are any. Returns whether to go on.
     fn obey(&mut self) -> bool {
-        // Before the look at the orders, so that one which comes after it wakes again. That
-        // there was nothing to read is no error.
+        // Before the read of the orders, so that a later order wakes the thread again. An empty read is no error.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         loop {
             match self.orders.try_recv() {
@@ -192,7 +189,7 @@ impl Carrier {
                     self.shut_out = ways.shut_out();
                     self.to_host.set(&to_host.impairment, to_host.cut);
                     self.from_host.set(&from_host.impairment, from_host.cut);
-                    // Who ordered waits for it, or is gone.
+                    // The ordering thread waits for the confirmation, or is gone.
                     let _ = done.send(());
                 }
                 Err(TryRecvError::Empty) => return true,
@@ -221,8 +218,7 @@ impl Carrier {
     }
 }
 
-/// Takes a batch of frames from one socket through a pipe, and sends to the other socket
-/// what is due.
+/// Takes a batch of frames from a socket through a pipe, and sends the due frames to the other socket.
 fn carry(
     from: &PacketSocket,
     pipe: &mut Pipe,
@@ -236,7 +232,7 @@ fn carry(
             Ok(Some(length)) => length,
             Ok(None) => break,
             Err(error) => {
-                // The link went down; it is reported once and then quiet.
+                // The link went down; the error is reported once.
                 tracing::debug!(%error, "a relay cannot receive");
                 break;
             }
@@ -262,7 +258,7 @@ fn sender(frame: &[u8]) -> Option<Mac> {
     Some(Mac(*bytes))
 }
 
-/// Sends what is due.
+/// Sends the due frames.
 fn release(pipe: &mut Pipe, now: Duration, to: &PacketSocket) {
     while let Some(frame) = pipe.due(now) {
         send(to, &frame);

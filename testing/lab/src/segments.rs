@@ -1,7 +1,7 @@
-//! Which TCP segments are in a capture, and how they end their connections.
+//! The TCP segments in a capture, and the ends of connections.
 //!
-//! This looks at Ethernet frames from the outside and takes only what tests count; it is
-//! apart from the product's own view of packets, which tests must not depend on.
+//! This module reads Ethernet frames independently of the product and keeps only the values that tests count: tests
+//! must not depend on the product's own view of packets.
 
 #[cfg(test)]
 mod tests;
@@ -17,7 +17,7 @@ const TCP_PROTOCOL: u8 = 6;
 /// The part of a TCP header that tests look at (RFC 9293, section 3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpSegment {
-    /// That of IP: 4 or 6, each of which has its own connections between the same ports.
+    /// The version of IP: 4 or 6. Each version has separate connections between the same ports.
     pub version: u8,
     /// The sender's port.
     pub source: u16,
@@ -29,7 +29,7 @@ pub struct TcpSegment {
     pub acknowledgment: u32,
     /// The control bits from CWR (128) to FIN (1).
     pub flags: u8,
-    /// How many bytes of data it carries.
+    /// The bytes of data in the segment.
     pub payload: usize,
 }
 
@@ -89,8 +89,8 @@ pub struct Endings {
     pub fin: usize,
 }
 
-/// Counts the endings that were sent from a port: with the service's port, what its clients
-/// were told; with a client's port, what the client said.
+/// Counts the FINs and RSTs sent from a port. With the service's port these are the endings sent to the clients; with
+/// a client's port, the endings sent by the client.
 #[must_use]
 pub fn endings(packets: &[Packet], source: u16) -> Endings {
     let sent = packets
@@ -103,8 +103,8 @@ pub fn endings(packets: &[Packet], source: u16) -> Endings {
     })
 }
 
-/// What is behind the IP header, and how long that is; not all of it may have been captured,
-/// and short frames are padded.
+/// The bytes behind the IP header, and the true length; part of these bytes may be missing in the capture, and short
+/// frames are padded.
 fn ipv4_payload(packet: &[u8]) -> Option<(&[u8], usize)> {
     let header = usize::from(packet.first()? & 0x0f) * 4;
     let fragment = half(packet, 6)? & 0x3fff != 0;
@@ -119,8 +119,8 @@ fn ipv6_payload(packet: &[u8]) -> Option<(&[u8], usize)> {
     let mut left = usize::from(half(packet, 4)?);
     let mut next = *packet.get(6)?;
     let mut rest = packet.get(40..)?;
-    // Hop-by-hop options, routing and destination options may come before (RFC 8200,
-    // section 4). Each is 8 bytes or more, so this ends.
+    // Hop-by-hop options, routing and destination options may come before (RFC 8200, section 4). Each header has 8
+    // bytes or more, so the loop ends.
     while [0, 43, 60].contains(&next) {
         let length = (usize::from(*rest.get(1)?) + 1) * 8;
         next = *rest.first()?;

@@ -1,10 +1,9 @@
-//! The lab's switch: a namespace of its own with one bridge for each subnet.
+//! The lab's switch: a separate namespace with a bridge for each subnet.
 //!
-//! A subnet may be a shared medium instead of a switch, as an Ethernet hub is: every frame of
-//! every host then goes through one token bucket before it reaches the bridge. The bucket is
-//! the queue of a device (`ifb`) to which what the hosts send is redirected, and which gives it
-//! back to the port that it came from. Unlike on a real hub nothing collides, hosts do not
-//! back off, and frames wait in one queue in the order in which they were sent.
+//! A subnet may be a shared medium instead of a switch, as an Ethernet hub is: every frame of every host then goes
+//! through a single token bucket before the bridge. The bucket is the queue of a device (`ifb`). Frames of the hosts
+//! are redirected to this device, and the device returns each frame to the port from which the frame came. Unlike on a
+//! real hub there are no collisions, hosts do not back off, and frames wait in a single queue in the order of sending.
 
 use std::collections::{BTreeMap, btree_map};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,11 +12,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::namespace::Namespace;
 use crate::{Error, line};
 
-/// The switch. It has no addresses: frames pass, nothing in it answers.
+/// The switch. The switch has no addresses: frames pass, and the switch answers none.
 #[derive(Debug)]
 pub(crate) struct Switch {
     namespace: Arc<Namespace>,
-    /// The subnets, and whether one is a shared medium.
+    /// The subnets, and whether the subnet is a shared medium.
     bridges: Mutex<BTreeMap<u8, bool>>,
     ports: AtomicU32,
 }
@@ -25,7 +24,7 @@ pub(crate) struct Switch {
 impl Switch {
     pub(crate) fn create(name: &str) -> Result<Self, Error> {
         let namespace = Namespace::create(name)?;
-        // Else each of its interfaces would announce an address of its own.
+        // Otherwise each interface would announce an address.
         for scope in ["all", "default"] {
             namespace.sysctl(&format!("net.ipv6.conf.{scope}.disable_ipv6"), "1")?;
         }
@@ -45,8 +44,8 @@ impl Switch {
         self.ports.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The bridge of a subnet, made when first asked for. It floods multicast (neighbour
-    /// discovery needs no querier then) and forwards from the first moment.
+    /// The bridge of a subnet, made at the first call. The bridge floods multicast (neighbour discovery then needs no
+    /// querier) and forwards from the first moment.
     pub(crate) fn bridge(&self, subnet: u8) -> Result<(), Error> {
         let mut bridges = self.bridges.lock().unwrap_or_else(PoisonError::into_inner);
         if let btree_map::Entry::Vacant(entry) = bridges.entry(subnet) {
@@ -64,8 +63,8 @@ impl Switch {
         ))
     }
 
-    /// Makes a subnet that no host is in yet a shared medium of so many bits per second, or
-    /// changes the rate of one.
+    /// Makes a subnet without hosts a shared medium of so many bits per second, or changes the rate of a shared
+    /// medium.
     pub(crate) fn share(&self, subnet: u8, rate: u64) -> Result<(), Error> {
         let mut bridges = self.bridges.lock().unwrap_or_else(PoisonError::into_inner);
         let medium = medium_name(subnet);
@@ -109,7 +108,7 @@ impl Switch {
         self.namespace
             .ip(&format!("link set dev {device} nomaster\n"))?;
         if self.is_shared(subnet) {
-            // What comes in is no business of the medium's any more.
+            // Incoming frames no longer go to the medium.
             self.namespace
                 .tc(&format!("qdisc del dev {device} clsact\n"))?;
         }

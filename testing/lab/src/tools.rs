@@ -7,12 +7,12 @@ use std::process::{Command, Stdio};
 use crate::Error;
 use crate::error::Doing;
 
-/// Runs a command to its end.
+/// Runs a command to the end.
 pub(crate) fn run(command: &mut Command) -> Result<(), Error> {
     run_with_input(command, "")
 }
 
-/// Runs a command to its end with `input` as its standard input.
+/// Runs a command to the end with `input` as the standard input.
 pub(crate) fn run_with_input(command: &mut Command, input: &str) -> Result<(), Error> {
     command
         .stdin(Stdio::piped())
@@ -38,7 +38,7 @@ pub(crate) fn run_with_input(command: &mut Command, input: &str) -> Result<(), E
     })
 }
 
-/// The command as one would type it, with its input as a here-string.
+/// The command as typed in a shell, with the input as a here-string.
 fn shown(command: &Command, input: &str) -> String {
     let mut text = command.get_program().to_string_lossy().into_owned();
     for argument in command.get_args() {

@@ -108,7 +108,7 @@ fn capture_survives_host() {
     let capture = server.capture("udp").unwrap();
     udp.send(1, 60);
     udp.received(1, common::EVENT_TIMEOUT);
-    // tcpdump may not have written it yet: how much it has is not said here.
+    // tcpdump may not have written the frame yet, so the count may be 0.
     server.power_off().unwrap();
     let captured = capture.finish().unwrap();
     assert!(captured.packets.len() <= 1);
@@ -142,8 +142,8 @@ fn impaired_link_carries_single_segments() {
         captured.packets.iter().map(|packet| packet.length).max()
     };
     assert!(largest() > Some(1514));
-    // Both ends of the connection: one side is cut to size in the host, the other at the
-    // switch's end of the client's own link.
+    // Both ends of the connection: the host cuts the segments of a side, and the switch's end of the client's link
+    // cuts the segments of the other side.
     client.impair(&Impairment::with_seed(1)).unwrap();
     assert_eq!(largest(), Some(1514));
     client.clear_impairment().unwrap();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use common::{EVENT_TIMEOUT, two_hosts};
 use lab::{Error, Impairment, Output, Pid};
 
-/// Waits until something is so.
+/// Waits until the condition holds.
 fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     let deadline = Instant::now() + EVENT_TIMEOUT;
     while !so() {
@@ -32,7 +32,7 @@ fn exists(namespace: &str) -> bool {
     there
 }
 
-/// Processes with this text in their command line.
+/// Command lines that contain this text.
 fn processes_with(text: &str) -> Vec<String> {
     let entries = fs::read_dir("/proc").unwrap();
     entries
@@ -49,7 +49,7 @@ fn dropped_lab_leaves_nothing() {
     for explicit in [false, true] {
         let (lab, server, client) = two_hosts("drop");
         client.impair(&Impairment::with_seed(1)).unwrap();
-        // One in a guard, one that left its parent and its session.
+        // A process in a guard, and a process that left the parent and the session.
         let guarded = server.spawn(server.command("sleep").arg("1000"), &Output::Null);
         let guarded = guarded.unwrap();
         let mut escapes = server.command("setsid");
@@ -58,7 +58,7 @@ fn dropped_lab_leaves_nothing() {
         eventually("two sleepers", || server.pids().unwrap().len() == 2);
         let pids = server.pids().unwrap();
         let capture = client.capture("").unwrap();
-        // A socket of ours inside must not keep it.
+        // A socket of the test inside must not keep the namespace.
         let _socket = server.enter(|| TcpListener::bind("10.0.0.1:80")).unwrap();
         let directory = lab.directory().to_owned();
         let prefix = server
@@ -81,13 +81,13 @@ fn dropped_lab_leaves_nothing() {
         let alive = |pid: &Pid| rustix::process::test_kill_process(*pid).is_ok();
         drop((guarded, capture));
         eventually("the orphan is reaped", || !pids.iter().any(alive));
-        // What is left of it in our hands says so.
+        // The remaining handles report that the lab is gone.
         assert!(matches!(server.power_on(), Err(Error::Off { .. })));
         assert!(matches!(server.enter(|| ()), Err(Error::Off { .. })));
     }
 }
 
-/// The helper with its lab made, and what it said: two namespaces and a directory.
+/// The helper with a complete lab, and the printed names: two namespaces and a directory.
 struct Holder {
     process: Child,
     one: String,
@@ -130,7 +130,7 @@ impl Holder {
         self.process.wait().unwrap();
     }
 
-    /// What its janitor would have done.
+    /// Does the work of the missing janitor.
     fn clean(&self) {
         for name in self.names() {
             for pid in namespace_pids(name) {
@@ -170,7 +170,7 @@ fn killed_lab_leaves_nothing() {
 
 #[test]
 fn lab_is_kept_by_environment_variable() {
-    // When its process is killed, with all that runs in it.
+    // When the process of the lab is killed: all processes on the hosts stay, too.
     let mut holder = Holder::start(true);
     assert_eq!(processes_with(&holder.prefix), [""; 0], "no janitor");
     let pids = namespace_pids(&holder.one);
@@ -178,7 +178,7 @@ fn lab_is_kept_by_environment_variable() {
     assert!(holder.names().into_iter().all(exists));
     assert_eq!(namespace_pids(&holder.one), pids);
     holder.clean();
-    // When it is dropped, with its names told.
+    // When the lab is dropped: the names are printed.
     let mut holder = Holder::start(true);
     drop(holder.process.stdin.take());
     assert!(holder.process.wait().unwrap().success());

@@ -28,7 +28,7 @@ fn cut_link_passes_nothing_until_healed() {
         assert!(up.is_cut() && down.is_cut());
         server.heal().unwrap();
         assert!(up.passes() && down.passes());
-        // A connection outlasts it.
+        // A connection outlasts the cut.
         assert_eq!(transfer(&ours, &theirs, b"here"), b"here");
     }
 }
@@ -58,7 +58,7 @@ fn partition_affects_two_hosts_only() {
     lab.part(&server, &client).unwrap();
     assert!(parted.iter().all(|udp| udp.is_cut()));
     assert!(others.iter().flatten().all(Udp::passes));
-    // Also when one of them comes back to its power.
+    // Also after a power-off of a parted host.
     server.power_off().unwrap();
     server.power_on().unwrap();
     lab.rejoin(&third, &client).unwrap();
@@ -118,8 +118,8 @@ fn paused_host_stops_until_resumed() {
 fn loss_repeats_from_seed() {
     let run = || {
         let (_lab, server, client) = two_hosts("loss");
-        // Only what the test sends may draw from the seed: IPv6 reports its multicast
-        // groups when it likes, while IPv4 is quiet once the neighbours are known.
+        // Only the frames of the test may draw from the seed: IPv6 reports multicast groups at any time, while IPv4 is
+        // quiet once the neighbours are known.
         for host in [&server, &client] {
             host.sysctl("net.ipv6.conf.all.disable_ipv6", "1").unwrap();
         }
@@ -210,7 +210,7 @@ fn delay_adds_to_round_trip() {
         .impair(&Impairment::with_seed(1).delay(10 * MILLISECOND))
         .unwrap();
     assert!(round_trip(&ours, &theirs) >= 70 * MILLISECOND);
-    // What is under way when the delay ends is not lost.
+    // Frames under way at the end of the delay are not lost.
     let udp = Udp::new(&server, &client);
     server
         .impair(&Impairment::with_seed(1).delay(EVENT_TIMEOUT))
@@ -243,7 +243,7 @@ fn rate_limits_throughput() {
 fn full_queue_drops() {
     let (_lab, server, client) = two_hosts("queue");
     let udp = Udp::new(&server, &client);
-    // 100 ms at this rate are 12,500 bytes, so the bound is that of 30 full frames.
+    // 100 ms at this rate are 12,500 bytes, so the bound of 30 full frames applies.
     let slow = Impairment::with_seed(1).rate(1_000_000);
     server.impair_one_way(Direction::ToHost, &slow).unwrap();
     let start = Instant::now();

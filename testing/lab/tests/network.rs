@@ -10,7 +10,7 @@ use common::{EVENT_TIMEOUT, Udp, addresses, connect, pattern, transfer, two_host
 use lab::{Address, Direction, Error, Impairment, Lab, Output, Signal};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, ipproto, sendto};
 
-/// One ICMP echo request and its reply, through the kernel's ping socket.
+/// An ICMP echo request and the reply, through the kernel's ping socket.
 fn ping(from: &lab::Host, to: IpAddr) {
     let (family, protocol, request, reply) = match to {
         IpAddr::V4(_) => (AddressFamily::INET, ipproto::ICMP, 8, 0),
@@ -82,7 +82,7 @@ fn full_size_frames_pass_relay() {
     let (_lab, server, client) = two_hosts("full");
     let udp = Udp::new(&server, &client);
     server.impair(&Impairment::with_seed(1)).unwrap();
-    // 1500 bytes with the headers of UDP and IPv4; then what takes several fragments.
+    // 1500 bytes with the headers of UDP and IPv4; then a datagram of several fragments.
     for length in [1472, 9000] {
         udp.send(7, length);
         assert_eq!(udp.received(1, EVENT_TIMEOUT), [7]);
@@ -97,7 +97,7 @@ fn two_labs_may_share_addresses() {
     let address: SocketAddr = "10.0.0.1:80".parse().unwrap();
     let listen = || TcpListener::bind(address);
     let _listener = server.enter(listen).unwrap().unwrap();
-    // The other lab's 10.0.0.1 is another host, where nobody listens.
+    // The other lab's 10.0.0.1 is another host, without a listener.
     let refused = other_client.enter(|| TcpStream::connect(address)).unwrap();
     assert_eq!(
         refused.unwrap_err().kind(),
@@ -237,7 +237,7 @@ fn process_reports_exit_status() {
     sleeps.kill(Signal::TERM).unwrap();
     let status = sleeps.wait_with_timeout(EVENT_TIMEOUT).unwrap().unwrap();
     assert_eq!(status.signal(), Some(15));
-    // A host kills its own processes only.
+    // A host kills only processes of that host.
     let sleeps = run("exec sleep 1000");
     client.kill(&[sleeps.pid()]).unwrap();
     assert_eq!(sleeps.wait_with_timeout(Duration::ZERO).unwrap(), None);

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use common::{EVENT_TIMEOUT, QUIET_TIME, Udp, addresses, connect, transfer, two_hosts};
 use lab::{Direction, Endings, Error, Host, Impairment, Output, Process, endings};
 
-/// A server on port 80 that greets one client and then reads nothing, and its client, whose
-/// last bytes are unread: so the server's kernel says RST when it closes the connection.
+/// A server on port 80 that greets a client and then reads no bytes, and the client, whose last bytes are unread: so
+/// the server's kernel sends a RST when the server closes the connection.
 fn greeted(server: &Host, client: &Host) -> (Process, TcpStream) {
     let script = "import socket, time\n\
         listener = socket.create_server(('10.0.0.1', 80))\n\
@@ -49,7 +49,7 @@ fn kill_is_visible_to_peer() {
     let error = ours.read(&mut [0]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     let heard = endings(&capture.finish().unwrap().packets, 80);
-    // Those before the server listened are among them.
+    // RSTs from before the server listened are included.
     assert!(heard.rst >= 1, "{heard:?}");
 }
 
@@ -77,7 +77,7 @@ fn power_off_kills_all_and_sends_nothing() {
         assert_eq!(captured.missed, Some(0));
         assert_eq!(endings(&captured.packets, 80), Endings::default());
         assert!(!captured.packets.is_empty(), "the client asked");
-        // After the return of the power nobody knows the connection.
+        // After the return of the power the host does not know the connection.
         server.power_on().unwrap();
         assert!(server.pids().unwrap().is_empty());
         let error = ours.read(&mut [0]).unwrap_err();
@@ -131,8 +131,8 @@ fn cut_survives_power_on() {
     server.cut().unwrap();
     server.power_off().unwrap();
     server.power_on().unwrap();
-    // One listener for both attempts: a child that another test forks holds
-    // a closed one until its exec, and its address would still be in use.
+    // A single listener for both attempts: a child that another test forks holds a closed listener until exec, and the
+    // address would still be in use.
     let listener = server.enter(|| TcpListener::bind("10.0.0.1:80")).unwrap();
     let address = listener.as_ref().unwrap().local_addr().unwrap();
     let connect_to = |timeout| {

@@ -1,7 +1,7 @@
-//! What passes a link of a given rate, a shared medium, and a link with another MTU.
+//! The throughput of a link of a given rate, of a shared medium, and of a link with another MTU.
 //!
-//! A full frame carries 1448 bytes of TCP payload (with timestamps) and keeps an Ethernet
-//! busy for 1538, so bulk TCP gets 1448/1538 of the rate.
+//! A full frame carries 1448 bytes of TCP payload (with timestamps) and keeps an Ethernet busy for 1538, so bulk TCP
+//! gets 1448/1538 of the rate.
 
 mod common;
 
@@ -20,15 +20,14 @@ fn goodput(from: &TcpStream, to: &TcpStream, rate: u32, seconds: u32) -> f64 {
     f64::from(rate) * f64::from(seconds) / start.elapsed().as_secs_f64()
 }
 
-/// What a link carries at least of what it should, on a machine that is as busy as any: its ends may be slower
-/// than it, but one that mistakes bits for bytes is below this. How close it comes is measured, not tested.
+/// The least share of the ideal throughput, on a machine with any load: the ends of a link may be slower than the
+/// link, but a confusion of bits and bytes is below this share. The real throughput is measured, not tested.
 const LEAST_SHARE: f64 = 0.2;
 
-/// Better than this is as good as it needs to be: no further try.
+/// A share that is good enough: no further try.
 const GOOD_SHARE: f64 = 0.9;
 
-/// The best of several tries: a link is never faster than its rate, but on a busy machine its ends may
-/// be slower.
+/// The best of several tries: a link is never faster than the rate, but on a busy machine the ends may be slower.
 fn best(mut share: impl FnMut() -> f64) -> f64 {
     let mut best: f64 = 0.0;
     for _ in 0..3 {
@@ -84,7 +83,7 @@ fn kernel_keeps_and_drops_rate() {
     let slow = Impairment::with_seed(1).rate(10_000_000);
     client.impair(&slow).unwrap();
     assert!(shown().contains("tbf"), "{}", shown());
-    // It lasts through a loss of power, and anything else is the relay's.
+    // The rate lasts through a power-off; with any other fault, the relay enforces the rate.
     client.power_off().unwrap();
     client.power_on().unwrap();
     assert!(shown().contains("tbf"), "{}", shown());
@@ -119,7 +118,7 @@ fn shared_medium_is_shared() {
         (theirs, ours)
     });
     let ideal = 20e6 * 1448.0 / 1538.0;
-    // Acknowledgements use the medium too: one of 90 bytes for two frames.
+    // Acknowledgements use the medium too: 90 bytes for two frames.
     let alone = best(|| goodput(&pairs[0].1, &pairs[0].0, 20_000_000, 1) / ideal);
     assert!((LEAST_SHARE..0.995).contains(&alone), "{alone}");
     let both = best(|| {
@@ -132,12 +131,12 @@ fn shared_medium_is_shared() {
         2.0 * 20e6 / start.elapsed().as_secs_f64() / ideal
     });
     assert!((LEAST_SHARE..1.01).contains(&both), "{both}");
-    // It is the medium's rate that changes, also while hosts are there.
+    // The call changes the rate of the medium, also while hosts are there.
     lab.share(0, 5_000_000).unwrap();
     let slower = goodput(&pairs[0].1, &pairs[0].0, 5_000_000, 1) / ideal;
     assert!(slower < 0.26, "{slower}");
     lab.share(0, 20_000_000).unwrap();
-    // A relay in front of it does not bypass it, nor send anything twice.
+    // A relay in front of the medium does not bypass the medium, and sends no frame twice.
     hosts[0].impair(&Impairment::with_seed(1)).unwrap();
     let udp = Udp::new(&hosts[0], &hosts[1]);
     assert_eq!(udp.exchange(100), (0..100).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! Carrying out what the recovery asks for: `serve`'s `act`, with models.
+//! Executes the actions of the recovery, as `serve`'s executor does, with models.
 
 use rand::Rng;
 use recovery::{Action, Beginning, Candidate, Segment, SplicePoint, Stage};
@@ -120,7 +120,7 @@ impl Driver {
         Ok(())
     }
 
-    /// When the logger does not answer now, this waits for it.
+    /// Lists again later, while the logger is away.
     pub(crate) fn list_connections(&mut self, context: &mut Context<'_>) {
         self.list_again = context.logger.is_away();
         if self.list_again {
@@ -139,7 +139,7 @@ impl Driver {
             .map(|(key, flow)| Candidate {
                 key: *key,
                 flow: flow.clone(),
-                // The frame that opened it may still be in the ring.
+                // The frame of the handshake may still be in the ring.
                 record: Some(
                     context
                         .logger
@@ -206,7 +206,7 @@ impl Driver {
         segment: Segment,
         context: &mut Context<'_>,
     ) -> Result<(), Violation> {
-        // Never replay a hole: without the bytes it stalls, and is then given up.
+        // Never replay a gap: without the bytes the replay stalls, and is then given up.
         let Some(bytes) = context.logger.bytes(id, segment.from, segment.len) else {
             let ranges = context.logger.journal().summary(id);
             crate::trace::note(context.now, || format!("not in the record: {ranges:?}"));
@@ -296,7 +296,7 @@ fn forget(key: FlowKey, id: FlowId, context: &mut Context<'_>) -> Result<(), Vio
     if context.node.numbered(key, id).is_none() {
         return Ok(());
     }
-    // What the server says next would leave as it is: nobody knows the connection any more.
+    // Later output of the server would leave untranslated: the flow is gone.
     context
         .node
         .destroy_socket(key, context.checker, context.now)?;
@@ -312,7 +312,7 @@ pub(crate) fn probe_client(
     to_client(key, id, keepalive_probe, context)
 }
 
-/// A segment of ours to a client, made from its flow.
+/// A segment to a client, made from the client's flow.
 fn to_client(
     key: FlowKey,
     id: FlowId,
@@ -322,7 +322,7 @@ fn to_client(
     let Some(mut flow) = context.node.numbered(key, id) else {
         return Ok(());
     };
-    // The record may be behind what its client was told: the server's own is not.
+    // The record may lag behind the client's acknowledgements; the determinant log does not.
     if let Some(standing) = context.node.standing(key, &flow) {
         flow.server.ack = flow.server.ack.max_seq(standing.instream);
     }

@@ -1,4 +1,4 @@
-//! A client: its host, and an application that follows its script.
+//! A client: the host, and an application that follows a script.
 
 use rand::{Rng, rngs::SmallRng};
 use smoltcp::{iface::SocketHandle, socket::tcp::State};
@@ -11,20 +11,20 @@ use crate::{
     scenario::{ClientEnd, ClientSetup, ScriptStep},
 };
 
-/// How far it is.
+/// Progress of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Progress {
     NotStarted,
     Open,
     /// Everything was said, heard and closed.
     Complete,
-    /// It reset its connection or was switched off, as its fate wanted.
+    /// The client reset the connection or was switched off, as the script demands.
     Gone,
-    /// Its connection was reset, which the fault of this run allows.
+    /// The connection was reset, which the fault of this run allows.
     Lost,
 }
 
-/// One client.
+/// A client.
 pub(crate) struct Client {
     number: usize,
     pub(crate) setup: ClientSetup,
@@ -38,7 +38,7 @@ pub(crate) struct Client {
     ended: bool,
     closed: bool,
     act_at: u64,
-    /// How often its user had nothing to do.
+    /// How often the application had no work.
     idle: u32,
     off: bool,
 }
@@ -83,7 +83,7 @@ impl Client {
         )
     }
 
-    /// Nothing is left to be done.
+    /// Whether the client has no work left.
     pub(crate) fn done(&self) -> bool {
         !matches!(self.progress, Progress::NotStarted | Progress::Open)
     }
@@ -141,7 +141,7 @@ impl Client {
         Ok(self.sent(said))
     }
 
-    /// What its user sees and does.
+    /// A step of the application: reads, writes, closes.
     fn application(
         &mut self,
         checker: &mut InvariantChecker,
@@ -238,7 +238,7 @@ impl Client {
             self.step += 1;
             self.taken = 0;
         }
-        // Everything is said. What remains is to hear the end, or to be the first to close.
+        // All requests are sent. The end of the other side is missing, or this client closes first.
         if !self.closed
             && (self.ended || self.received == self.setup.script.outstream.len())
             && self.host.socket(self.handle).may_send()
@@ -271,7 +271,7 @@ impl Client {
         Ok(())
     }
 
-    /// What the middle of the network does to this client's packets.
+    /// Changes the client's packets as the middle of the network does.
     fn sent(&self, mut packets: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         for packet in &mut packets {
             self.strip(packet);

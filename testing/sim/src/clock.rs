@@ -1,6 +1,6 @@
-//! The timestamp clocks of hosts (RFC 7323 5.4). `smoltcp` takes a plain function for one, so the
-//! virtual time lies in a variable of the thread, which each run sets before anything reads it. So do
-//! the clocks of sockets that go on with another one's (`TCP_TIMESTAMP` of Linux).
+//! The timestamp clocks of hosts (RFC 7323 5.4). `smoltcp` takes a plain function as a clock, so the virtual time is a
+//! variable of the thread, which each run sets before the first read. The clocks of sockets that continue another
+//! socket's clock (`TCP_TIMESTAMP` of Linux) work the same way.
 
 use std::cell::Cell;
 
@@ -23,8 +23,7 @@ fn reading<const OFFSET: u32>() -> u32 {
     MILLISECONDS.get().wrapping_add(OFFSET)
 }
 
-/// Clocks that differ: one begins low, one is about to pass through the middle of the number
-/// space and one through its end.
+/// Different clocks: a clock starts low, another is about to pass the middle of the number space, and a third the end.
 pub(crate) const CLOCKS: [TcpTimestampGenerator; 4] = [
     reading::<1>,
     reading::<0x7fff_fe00>,
@@ -41,7 +40,7 @@ const OWN_CLOCKS: [TcpTimestampGenerator; 12] = [
     own::<9>, own::<10>, own::<11>,
 ];
 
-/// The clock at this place, which says `stamp` now. Whoever had it before has it no more.
+/// The clock at this place, which shows `stamp` now. An earlier user of the place loses the clock.
 pub(crate) fn going_on(place: usize, stamp: u32) -> TcpTimestampGenerator {
     let place = place % OWN_CLOCKS.len();
     AHEAD.with(|ahead| ahead[place].set(stamp.wrapping_sub(MILLISECONDS.get())));

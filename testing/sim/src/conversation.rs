@@ -1,34 +1,34 @@
-//! What clients ask and what they must be answered.
+//! The requests of clients, and the right responses.
 //!
-//! A connection is a list of requests. What the answers must be is computed here from the whole
-//! list, by other code than the server's ([`crate::session`]), which sees bytes come in pieces.
+//! A connection is a list of requests. The right responses are computed here from the whole list. The server's code
+//! ([`crate::session`]) is separate, and reads the bytes in pieces.
 
 use crate::length32;
 
-/// One request. On the wire: a letter, a decimal length, a line end, the body.
+/// A request. On the wire: a letter, a decimal length, a line end, the body.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Request {
     /// `G`: so many bytes of a pattern.
     Get(u32),
     /// `C`: the same, and then the server closes.
     GetAndClose(u32),
-    /// `E`: the body comes back, changed, while it arrives.
+    /// `E`: the body comes back, changed, during the upload.
     Echo(Vec<u8>),
-    /// `P`: a digest of the body, when it is complete.
+    /// `P`: a digest of the complete body.
     Put(Vec<u8>),
-    /// `U`: the body ends where the client's stream ends; a digest of it, and the server closes.
+    /// `U`: the body ends where the client's stream ends; the response is a digest, and the server closes.
     Upload(Vec<u8>),
-    /// `K`: so many bytes of a pattern, at once; the server may say its end then, and reads the body to the end of the
+    /// `K`: so many bytes of a pattern, at once. The server may then half-close, and reads the body to the end of the
     /// client's stream.
     Keep(u32, Vec<u8>),
     /// `L`: which life of the server this is; another answer after a crash.
     Life,
-    /// `M`: the same, in so many bytes that tell it each.
+    /// `M`: so many bytes, each of which tells the incarnation.
     Lives(u32),
-    /// `T`: how many were asked for before by anybody, and a digest of what the server has read by then
-    /// from everybody, in which order and in which pieces.
+    /// `T`: the number of earlier tickets of all clients, and a digest of all input that the server has read by then,
+    /// including order and pieces.
     Ticket,
-    /// `X`: the server dies of it.
+    /// `X`: this request kills the server.
     Poison,
 }
 
@@ -38,7 +38,7 @@ pub(crate) const INCARNATION_DIGITS: usize = 8;
 pub(crate) const TICKET_LENGTH: usize = 8 + 1 + 16 + 1;
 
 impl Request {
-    /// Its bytes on the wire.
+    /// The bytes on the wire.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let (letter, number, body): (char, u32, &[u8]) = match self {
             Self::Get(n) => ('G', *n, &[]),
@@ -55,7 +55,7 @@ impl Request {
         [format!("{letter}{number}\n").as_bytes(), body].concat()
     }
 
-    /// What the client must be answered; zeros where that is not the client's alone to say.
+    /// The right response; zeros where the response does not depend on this client alone.
     pub(crate) fn answer(&self) -> Vec<u8> {
         match self {
             Self::Get(n) | Self::GetAndClose(n) | Self::Keep(n, _) => {
@@ -70,7 +70,7 @@ impl Request {
         }
     }
 
-    /// Nothing can follow it on the connection.
+    /// Whether no request can follow on the connection.
     pub(crate) const fn is_last(&self) -> bool {
         matches!(
             self,

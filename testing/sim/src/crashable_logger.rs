@@ -94,7 +94,7 @@ impl CrashableLogger {
             Storage::InUse(log) => {
                 self.deaths += 1;
                 if let Some((_, mut job)) = self.writing.take() {
-                    // It was somewhere in the middle.
+                    // The crash comes in the middle of the write.
                     log.storage().fail_after(Some(rng.random_range(0..5)));
                     let _ = write(log, &mut job);
                 }

@@ -31,7 +31,7 @@ pub(crate) struct DeterminantLog {
     made: Vec<Determinant>,
     /// With a flaw: determinants that are late.
     unmade: Vec<Determinant>,
-    /// The connections in the order of their accepts, and the bytes that were read of each.
+    /// The connections in the order of accepts, and the bytes read of each.
     accepted: Vec<(FlowKey, usize)>,
     /// Number of determinants at the logger.
     stable: usize,

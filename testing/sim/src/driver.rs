@@ -63,7 +63,7 @@ pub(crate) struct Driver {
     next_heartbeat: u64,
     next_sweep: u64,
     next_release: u64,
-    /// The crash that waits for an action of its kind.
+    /// The crash that waits for an action of the right kind.
     pub(crate) trap: Option<Crash>,
     /// A crash that such an action has set for later.
     pub(crate) sprung: Option<(u64, Crash)>,
@@ -232,7 +232,7 @@ impl Driver {
         let Some(flow) = context.node.numbered(key, id) else {
             return;
         };
-        // The frame that opened it may still be in the ring: then it is as if newly opened.
+        // The frame of the handshake may still be in the ring: then the record is as if newly opened.
         let record = context
             .logger
             .record(flow.id)
@@ -262,7 +262,7 @@ impl Driver {
         if self.recovery.stage() == Stage::Clearing && !context.node.populated() {
             self.recovery.service_empty(now);
             self.incarnation += 1;
-            self.empty_at = None; // they died by themselves before
+            self.empty_at = None; // the processes had ended before
         }
         if context.node.has_replayed() {
             self.recovery.replayed(now);
@@ -281,7 +281,7 @@ impl Driver {
             Notice::Drained(token) => self.recovery.drained(token),
             Notice::Unprotected(flow, reason) => self.release(flow, reason, node, checker, now)?,
             Notice::Unknown(low) => {
-                // Of one that is over the logger has been told, by a way that is faster than that of what came last.
+                // The logger knows of a closed connection already, by a faster way than the last segment's.
                 let known =
                     |flow: &south_model::Flow| flow.unprotected.is_none() && flow.closed_ns == 0;
                 let same =
@@ -321,7 +321,7 @@ impl Driver {
             return Ok(());
         };
         let _ = node.south.unprotect(key, flow, reason);
-        // Who waits for the logger is told what the server has.
+        // Clients that wait for the logger get an acknowledgement of the server's data.
         if self.recovery.stage() == Stage::Serving
             && let Ok(Some(ack)) = released_ack(key, &known)
         {
@@ -451,7 +451,7 @@ impl Driver {
         }
     }
 
-    /// Lets the server die `fuse` steps from now, or from its next start.
+    /// Sets the server's death `fuse` steps from now, or from the next start.
     fn light(fuse: u32, context: &mut Context<'_>) {
         if let Some(north) = &mut context.node.north {
             north.fuse = Some(fuse);

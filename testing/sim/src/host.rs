@@ -1,4 +1,4 @@
-//! A host: a TCP that knows nothing of us, and the queues between it and the network.
+//! A host: a TCP without knowledge of outlive, and the queues to the network.
 
 use std::{collections::VecDeque, net::SocketAddr};
 
@@ -17,7 +17,7 @@ use wire::{
 
 use crate::linux_tcp::{LinuxTcp, ReceivedSegment};
 
-/// What a socket is made of.
+/// The parameters of a socket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SocketSetup {
     pub(crate) receive_buffer: usize,
@@ -26,7 +26,7 @@ pub(crate) struct SocketSetup {
     pub(crate) nagle: bool,
 }
 
-/// One host.
+/// A host.
 pub(crate) struct Host {
     interface: Interface,
     device: Queue,
@@ -62,7 +62,7 @@ impl Host {
         self.device.mtu
     }
 
-    /// Begin a connection. False: the stack refuses, which it has no reason to.
+    /// Begins a connection. False: the stack refuses, without a valid reason.
     pub(crate) fn connect(&mut self, handle: SocketHandle, to: SocketAddr, port: u16) -> bool {
         let socket = self.sockets.get_mut::<Socket<'_>>(handle);
         socket
@@ -92,7 +92,7 @@ impl Host {
         }
     }
 
-    /// A packet has arrived; returns what the stack says.
+    /// Hands an arrived packet to the stack; returns the stack's packets.
     pub(crate) fn receive(&mut self, mut packet: Vec<u8>, now: u64) -> Vec<Vec<u8>> {
         let Some(heard) = self.probes.inspect(&packet, &self.sockets, now) else {
             return Vec::new();
@@ -108,14 +108,14 @@ impl Host {
         self.poll(now)
     }
 
-    /// smoltcp gives a SYN to the first socket that listens, also when another one has the
-    /// connection already; and resets it when none listens.
+    /// smoltcp gives a SYN to the first listening socket, even if another socket has the connection already, and
+    /// resets the connection when no socket listens.
     fn refuses_syn(&self, known: bool) -> bool {
         let mut sockets = self.tcp();
         known || (self.listening && !sockets.any(|(_, socket)| socket.state() == State::Listen))
     }
 
-    /// Time has passed, or an application has done something; returns what the stack says.
+    /// Runs the stack after time has passed or an application has acted; returns the stack's packets.
     pub(crate) fn poll(&mut self, now: u64) -> Vec<Vec<u8>> {
         let instant = Instant::from_micros(i64::try_from(now / 1000).unwrap_or(i64::MAX));
         let due = self.probes.send(&self.sockets, now);
@@ -145,7 +145,7 @@ impl Host {
         [timer, self.probes.due()].into_iter().flatten().min()
     }
 
-    /// For people: its connections, with the bytes in their queues.
+    /// For people: the connections of the host, with the bytes in the queues.
     pub(crate) fn describe(&self) -> Vec<String> {
         let sockets = self
             .tcp()
@@ -180,7 +180,7 @@ pub(crate) fn new_socket(setup: SocketSetup) -> Socket<'static> {
     socket
 }
 
-/// All hosts are neighbours; two addresses are what there is room for.
+/// All hosts are neighbours; an interface has room for two addresses.
 pub(crate) fn neighbours(interface: &mut Interface, addresses: &[std::net::IpAddr]) {
     interface.update_ip_addrs(|list| {
         for address in addresses {
@@ -204,7 +204,7 @@ fn endpoint(address: SocketAddr) -> IpEndpoint {
     IpEndpoint::new(address.ip().into(), address.port())
 }
 
-/// The segment without its first and its last sequence numbers that the stack is not to see.
+/// The segment without the sequence numbers at both ends that the stack must not see.
 fn cut(packet: &[u8], heard: &ReceivedSegment) -> Vec<u8> {
     let ReceivedSegment {
         stale,
@@ -238,13 +238,13 @@ fn cut(packet: &[u8], heard: &ReceivedSegment) -> Vec<u8> {
         options: segment.option_bytes(),
         payload: &segment.payload()[first..left],
     };
-    // It is shorter than what was a packet.
+    // The result is shorter than the original packet.
     let _ = cut.emit(&mut out, ChecksumMode::Full);
     out
 }
 
-/// smoltcp forgets its options when it fills a packet up to the MTU, and then drops what is too
-/// long: a peer that takes less in a segment leaves room for them (RFC 6691).
+/// smoltcp ignores the options when filling a packet up to the MTU, and then drops the too long packet: a peer that
+/// announces a smaller MSS leaves room for the options (RFC 6691).
 pub(crate) fn make_room_for_options(packet: &mut [u8], mtu: usize) {
     let Ok(view) = IpPacket::parse(packet) else {
         return;

@@ -1,21 +1,18 @@
-//! The invariants: what must hold at every step, whatever dies when.
+//! The invariants: conditions at every step, for any deaths.
 //!
-//! | | |
-//! |---|---|
-//! | 1 | every byte that leaves for a client is the byte that a run without crashes has there, and so is every byte
-//! that its application reads |
-//! | 2 | no RST leaves for a client, and no FIN but at the end of what it must be sent |
-//! | 3 | nothing of the service leaves between a death and the next life, nor afterwards of a connection that was open
-//! then and is not spliced yet; but what a living server closed is finished |
-//! | 4 | what is replayed is what the client has sent, and so is what the server reads; a replay begins where a
-//! request begins |
-//! | 5 | acknowledgements and timestamps told to a client never go back; when the logger has read everything, it has
-//! recorded everything that was acknowledged |
-//! | 6 | every run ends: the `simulation` sees to that |
-//! | 7 | no connection is lost but those that the fault of the run dooms |
-//! | 8 | what a server with state says follows from its determinants, in every incarnation; a socket that is
-//! made for a connection has the numbers of both sides |
-//! | 9 | what a client says after it has heard an answer is not given to a life that answers otherwise |
+//! 1. Every byte that leaves for a client, or that the client's application reads, is the byte of a run without
+//!    crashes.
+//! 2. No RST leaves for a client, and no FIN except at the end of the right output.
+//! 3. No packet of the service leaves between a death and the next incarnation. Afterwards no packet leaves of a
+//!    connection that was open then and is not spliced yet. But connections that a living server closed are finished.
+//! 4. Replayed bytes, and bytes that the server reads, are the client's bytes. A replay begins where a request begins.
+//! 5. Acknowledgements and timestamps to a client never go back. When the logger has read everything, the logger has
+//!    recorded everything that was acknowledged.
+//! 6. Every run ends: `simulation` checks this.
+//! 7. No connection is reset except those that the fault of the run dooms.
+//! 8. The output of a server with state follows from the recorded determinants, in every incarnation. A socket that is
+//!    made for a connection has the numbers of both sides.
+//! 9. Input that a client sends after receiving a response never reaches an incarnation that responds otherwise.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -54,7 +51,7 @@ fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Violation> {
     }
 }
 
-/// What the host has given up of a client.
+/// The part of a client's connection that the host has given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum GivenUp {
     Nothing,
@@ -64,31 +61,31 @@ enum GivenUp {
     Connection,
 }
 
-/// What was seen of one client.
+/// The observations of a client.
 #[derive(Debug)]
 struct ClientView {
     key: FlowKey,
     script: Script,
     doomed: bool,
     has_sack: bool,
-    /// Bytes of answers that any life may give, once they were given.
+    /// Bytes of responses that any incarnation may choose, once sent.
     told: BTreeMap<usize, u8>,
-    /// Those of them that have come to it.
+    /// Chosen bytes that have reached the client.
     came: BTreeMap<usize, u8>,
-    /// Bytes that the client's application has written; it has closed.
+    /// Bytes that the client's application has written; whether the application has closed.
     wrote: usize,
     closed: bool,
-    /// It has what it wanted, or wants nothing any more.
+    /// The client has all output, or needs no more.
     gone: bool,
     given_up: GivenUp,
-    /// It has got a SYN-ACK.
+    /// The client has got a SYN-ACK.
     established: bool,
-    /// Both sides have closed, to its knowledge.
+    /// Both sides have closed, as the client knows.
     finished: bool,
     client_isn: Option<SeqNumber>,
     server_isn: Option<SeqNumber>,
     acknowledged: Option<SeqNumber>,
-    /// End of what the client's TCP has, as it said.
+    /// End of the output that the client's TCP has acknowledged.
     has: Option<SeqNumber>,
     /// The most room that the client has ever offered, bytes.
     room: u32,
@@ -96,17 +93,17 @@ struct ClientView {
     tsval: Option<u32>,
     /// The server's socket of this connection died and has no successor yet.
     orphaned: bool,
-    /// A living server closed it.
+    /// A living server closed the connection.
     closed_by_server: bool,
-    /// The server's host has lost its power since.
+    /// The server's host has lost power since.
     restarted: bool,
-    /// Something was said to it.
+    /// A segment was sent to the client.
     heard: bool,
-    /// It has shaken hands with a host that had lost its power: nothing had come of it before, if it had tried.
+    /// The handshake was with a host after a power-off: an earlier handshake, if any, had no result.
     began_again: bool,
     /// Where the server's present life began to read.
     replay_offset: usize,
-    /// End of what was read by any life.
+    /// End of the input that any incarnation has read.
     server_read: usize,
 }
 
@@ -160,7 +157,7 @@ impl InvariantChecker {
     }
 }
 
-/// What clients see.
+/// The side of the clients.
 impl InvariantChecker {
     pub(crate) fn client_wrote(&mut self, client: usize, length: usize) {
         self.seen[client].wrote += length;
@@ -172,7 +169,7 @@ impl InvariantChecker {
         seen.finished |= matches!(state, State::TimeWait);
     }
 
-    /// Both sides have closed, and old segments may be answered by a RST that harms nobody.
+    /// Whether both sides have closed: a RST as the answer to an old segment is then harmless.
     pub(crate) fn is_finished(&self, client: usize) -> bool {
         self.seen[client].finished
     }
@@ -218,9 +215,9 @@ impl InvariantChecker {
     }
 }
 
-/// What the server does.
+/// The side of the server.
 impl InvariantChecker {
-    /// It has read these bytes of a connection, `at` bytes after the client's first.
+    /// The server has read these bytes of a connection, `at` bytes after the client's first.
     pub(crate) fn server_read(
         &mut self,
         key: FlowKey,
@@ -243,7 +240,7 @@ impl InvariantChecker {
         })
     }
 
-    /// The server has read what a client said after it had heard what it waited for.
+    /// Whether the server has read input that a client sent after an awaited response.
     pub(crate) fn has_more_to_do(&self) -> bool {
         self.seen.iter().any(|seen| {
             let mut heard = seen.script.heard_before.iter();
@@ -251,8 +248,8 @@ impl InvariantChecker {
         })
     }
 
-    /// This life of it has read so much. What a client says after it has heard something is not executed by a life
-    /// that says something else.
+    /// This incarnation of the server has read up to `end`. Input that a client sends after a response must not reach
+    /// an incarnation that responds otherwise.
     pub(crate) fn executes(
         &self,
         key: FlowKey,
@@ -292,16 +289,16 @@ impl InvariantChecker {
         }
     }
 
-    /// Its host loses its power: nothing is finished by anybody any more.
+    /// The host loses power: no kernel finishes a connection any more.
     pub(crate) fn lost_power(&mut self) {
         for seen in &mut self.seen {
             seen.closed_by_server = false;
             seen.restarted = true;
-            // Nor what was lost on the way to a client that is answered otherwise.
+            // Nor do bytes count that were lost on the way to a client with a response of each incarnation.
             if seen.script.alike {
                 seen.told.clone_from(&seen.came);
             }
-            // What was on its way, and will not arrive, is not known to the next life.
+            // The next incarnation does not know a timestamp that was under way and is lost.
             seen.tsval = None;
         }
         self.died();
@@ -311,13 +308,13 @@ impl InvariantChecker {
         self.gate_shut = false;
     }
 
-    /// Where in the client's stream the server's present life reads its first byte.
+    /// The position in the client's stream at which the present incarnation reads the first byte.
     pub(crate) fn replay_offset(&self, key: FlowKey) -> usize {
         self.of(key).map_or(0, |seen| seen.replay_offset)
     }
 }
 
-/// What the recovery does.
+/// The side of the recovery.
 impl InvariantChecker {
     pub(crate) fn spliced(&mut self, key: FlowKey, point: SplicePoint) -> Result<(), Violation> {
         let Some(seen) = self.of_mut(key) else {
@@ -378,10 +375,10 @@ impl InvariantChecker {
         ensure(allowed, || format!("{key} was lost: {reason}"))
     }
 
-    /// The record of this connection now ends here, and nothing is on its way to it.
+    /// The record of this connection ends here, with no segment under way to the logger.
     pub(crate) fn recorded(&self, key: FlowKey, stable: SeqNumber) -> Result<(), Violation> {
-        let seen = self.of(key).filter(|seen| !seen.has_all()); // its end is between it and the kernel
-        let seen = seen.filter(|seen| !seen.has_reset()); // nothing of it is needed any more
+        let seen = self.of(key).filter(|seen| !seen.has_all()); // the end is between client and kernel
+        let seen = seen.filter(|seen| !seen.has_reset()); // the record is not needed any more
         let told = seen.and_then(|seen| seen.acknowledged);
         ensure(told.is_none_or(|told| !told.after(stable)), || {
             format!("{key}: {told:?} was acknowledged, but the record ends at {stable}")
@@ -425,17 +422,17 @@ impl ClientView {
         self.given_up == GivenUp::Connection
     }
 
-    /// The client has reset it: whatever is said to it then harms nobody.
+    /// Whether the client has reset the connection: later output is harmless.
     fn has_reset(&self) -> bool {
         self.gone && matches!(self.script.fate, ClientEnd::Resets(_))
     }
 
-    /// Bytes that its record holds at the most.
+    /// Upper bound of the bytes in the connection's record.
     fn recorded(&self) -> usize {
         self.script.instream.len() + self.script.outstream.len()
     }
 
-    /// May it be lost for this reason, since the run has this fault?
+    /// Whether the fault of the run allows a reset for this reason.
     fn is_doomed_by(&self, fault: Fault, reason: LostReason) -> bool {
         let fits = match fault {
             Fault::None => false,
@@ -448,7 +445,7 @@ impl ClientView {
             ),
             Fault::RecordLimit => reason == unprotected(types::UnprotectedReason::ConnectionLimit),
         };
-        // Memory is charged in chunks: whoever sends much may reach the limit, too.
+        // Memory is charged in chunks: a client with much data may reach the limit, too.
         let large = fault == Fault::RecordLimit && self.recorded() > LARGE_STREAM_BYTES;
         (self.doomed || large) && fits
     }
@@ -456,21 +453,21 @@ impl ClientView {
     /// Or in any run?
     fn is_pardoned(&self, north: Option<NorthSetup>, reason: LostReason) -> bool {
         match reason {
-            // A client that is gone answers what the new server says with a RST, or not at all.
+            // A client that is gone answers the new server's output with a RST, or not at all.
             LostReason::NotAccepted | LostReason::ReplayStalled { .. } => self.gone,
-            // What was said last may not have reached the logger when the power went, nor what it answered.
+            // The last input, or the response, may not have reached the logger before the power-off.
             LostReason::OutputNotRepeated { .. } => self.gone || self.restarted,
             LostReason::NotComparable { .. } => self.restarted,
-            // Nor does a client without selective acknowledgements say what it has of that.
+            // Nor does a client without selective acknowledgements report bytes behind a gap.
             LostReason::HoleUnknown => self.restarted && !self.has_sack,
-            // Of an older handshake on the same ports a record may be left, when the connection is over.
-            // And a server may not wait for clients that it knows as long as they may need to be heard.
+            // A record of an older handshake on the same ports may be left after the connection is over. And a server
+            // may wait for clients for less time than a client may need.
             LostReason::ClientSilent => {
                 let impatient = north.is_some_and(|north| north.is_impatient());
                 self.restarted && (self.finished || self.gone || impatient)
             }
-            // What it has closed, and not spoken to as far as is known, may be another connection with the same
-            // ends.
+            // A connection that the server has closed, without known output to the client, may be another connection
+            // with the same ends.
             LostReason::Forgotten => {
                 let unknown = north.is_some_and(|north| !north.knows_syns);
                 unknown && (self.restarted || !self.heard)

@@ -1,9 +1,9 @@
 //! A seeded simulator: clients, a network that loses and reorders, a server that dies at every
 //! step, and between them the real decisions and the model of the south side wrap.
 //!
-//! One run is a function of one number, its seed. From it a [`Scenario`] is drawn (who connects
-//! and asks for what, how bad the network is, when the server dies), and then played in virtual
-//! time: no threads, no clock, no randomness of the operating system.
+//! A run is a function of a single number, the seed. The seed draws a [`Scenario`] (the clients and requests, the
+//! quality of the network, the deaths of the server), which is then played in virtual time: no threads, no clock, no
+//! randomness of the operating system.
 //!
 //! ```text
 //! clients ── hosts ── network ── south_model::SouthSide ── host ── server application
@@ -12,11 +12,10 @@
 //!                                     └── recovery::Recovery       (driver)
 //! ```
 //!
-//! Both ends run `smoltcp`, a TCP that knows nothing of us; what is under test is the real code of
-//! `south-model`, `recovery` and `journal`. The module `driver` does what the crate `serve` does with kernel
-//! maps and processes. Meanwhile the module `invariants` watches the packets, the bytes and the record,
-//! and holds them against what a run without crashes would give; what it sees broken is a
-//! [`Violation`].
+//! Both ends run `smoltcp`, a TCP without knowledge of outlive. Under test is the real code of `south-model`,
+//! `recovery` and `journal`. The module `driver` does the work that the crate `serve` does with kernel maps and
+//! processes. Meanwhile the module `invariants` compares packets, bytes and record with a run without crashes; a
+//! difference is a [`Violation`].
 //!
 //! | module | |
 //! |---|---|
@@ -62,9 +61,9 @@ pub use node::NorthCounters;
 pub use scenario::{Fault, Flaw, Scenario};
 pub use simulation::{Failure, Outcome, play, play_seed};
 
-/// One millisecond, in the nanoseconds in which all of this counts.
+/// A millisecond, in nanoseconds, the unit of all times here.
 pub(crate) const MS: u64 = 1_000_000;
-/// One second.
+/// A second.
 pub(crate) const SECOND: u64 = 1_000 * MS;
 
 /// A length that fits 32 bits, as all lengths in a simulation do.
@@ -77,7 +76,7 @@ pub(crate) fn index(length: u32) -> usize {
     usize::try_from(length).unwrap_or(usize::MAX)
 }
 
-/// A pause of at most `pace`, ns; longer for one who has had nothing to do `idle` times.
+/// A pause of at most `pace`, ns; longer after `idle` times without work.
 pub(crate) fn pause(rng: &mut rand::rngs::SmallRng, pace: u64, idle: u32) -> u64 {
     let pause = rand::Rng::random_range(rng, pace / 4..=pace);
     (pause << idle.min(12)).min(pace.max(10 * MS))

@@ -1,4 +1,4 @@
-//! A logger on another machine: the real one (`logger::link`), and the packets to it and from it.
+//! A logger on another machine: the real `logger::link`, and the packets in both directions.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -36,7 +36,7 @@ const LOGGER_ADDRESS: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 
 /// Length of the headers of IPv4 and UDP.
 const IP_AND_UDP_BYTES: usize = 28;
 
-/// What the programs of the server's host have to know of the link, in this life of the host.
+/// The settings of the link for the programs of the server's host, in this instance of the host.
 pub(crate) fn settings(setup: &LinkSetup, instance: u8) -> LinkSettings {
     LinkSettings {
         local: SERVER_ADDRESS,
@@ -72,23 +72,23 @@ pub(crate) fn probe(instance: u8) -> Vec<u8> {
     packet(SERVER_ADDRESS, LOGGER_ADDRESS, &probe.encode(&up(instance)))
 }
 
-/// The logger, with the one service that it has.
+/// The logger, with a single service.
 #[derive(Debug)]
 pub(crate) struct Remote {
     sessions: Sessions,
     attach: Attach,
-    /// What the key of the digests in its records is made of.
+    /// The seed of the hash key for the records of the logger.
     digests: Option<DigestSeed>,
     /// Of the server's host, from 0.
     instance: u8,
     policy: AckPolicy,
     peer: Peer,
     out: Outbox,
-    /// It keeps a log, and dies.
+    /// The logger keeps a log, and dies.
     crashable: Option<CrashableLogger>,
-    /// It has returned, and nobody has attached yet.
+    /// The logger has returned, and the service has not attached yet.
     ungreeted: bool,
-    /// Connections that had lost their records when it died.
+    /// Connections that had lost their records when the logger died.
     given_up: BTreeSet<FlowId>,
 }
 
@@ -150,9 +150,8 @@ impl Remote {
         }
     }
 
-    /// The server's host has begun a new life: its service attaches, and wants to know which connections
-    /// there were. `None`: it has to ask again.
-    /// Also the number that none of them has.
+    /// The server's host has rebooted: the service attaches and reads the connections of the earlier instance. Returns
+    /// these, and a number that none of them has. `None`: the service has to ask again.
     pub(crate) fn inherited(
         &mut self,
         digests: Option<DigestSeed>,
@@ -202,7 +201,7 @@ impl Remote {
         Some((next, connections.into_iter().filter_map(both).collect()))
     }
 
-    /// What the key of the digests in its records is made of.
+    /// The seed of the hash key for the records of the logger.
     pub(crate) const fn digests(&self) -> Option<DigestSeed> {
         self.digests
     }
@@ -214,7 +213,7 @@ impl Remote {
         })
     }
 
-    /// It is dead at present.
+    /// Whether the logger is dead at present.
     pub(crate) fn is_away(&self) -> bool {
         self.ungreeted
             || self
@@ -223,7 +222,7 @@ impl Remote {
                 .is_some_and(CrashableLogger::is_dead)
     }
 
-    /// It dies if its time has come, or comes back: whether it has come back is answered.
+    /// The logger dies or returns, if due. Returns whether the logger has returned.
     pub(crate) fn live(&mut self, rng: &mut SmallRng, now: u64) -> bool {
         let Some(crashable) = &mut self.crashable else {
             return false;
@@ -247,8 +246,8 @@ impl Remote {
         self.greet_if_due(now)
     }
 
-    /// The service attaches to one that has returned. That its records were inherited may not have been
-    /// written before it died: then it inherits them again. Answers whether it has attached.
+    /// The service attaches to a returned logger. The inheritance of the records may not have been written before the
+    /// death: then the logger inherits again. Returns whether the service has attached.
     fn greet_if_due(&mut self, now: u64) -> bool {
         let again = Attach {
             inherit: self.instance > 0,
@@ -267,12 +266,12 @@ impl Remote {
         ready
     }
 
-    /// It had given up the record of this connection before it died.
+    /// Whether the logger had given up the record of this connection before dying.
     pub(crate) fn has_given_up(&self, flow: FlowId) -> bool {
         self.given_up.contains(&flow)
     }
 
-    /// How often it died.
+    /// The number of deaths of the logger.
     pub(crate) fn deaths(&self) -> u32 {
         self.crashable
             .as_ref()
@@ -300,7 +299,7 @@ impl Remote {
         self.sessions.take(self.peer, datagram, now, &mut self.out);
     }
 
-    /// What it has to say: packets for the server's host.
+    /// The logger's packets for the server's host.
     pub(crate) fn say(&mut self, rng: &mut SmallRng, now: Duration) -> Vec<Vec<u8>> {
         self.sessions.settle(now, &mut self.out);
         if let Some(crashable) = &mut self.crashable {
@@ -320,14 +319,14 @@ impl Remote {
         packets
     }
 
-    /// When it has something to say by itself.
+    /// The time of the logger's next packet without a request.
     pub(crate) fn due(&self) -> Option<Duration> {
         let crashable = self.crashable.as_ref().and_then(CrashableLogger::due);
         let due = [self.sessions.due_at(), crashable.map(Duration::from_nanos)];
         due.into_iter().flatten().min()
     }
 
-    /// What `serve` has to be told.
+    /// The notices for `serve`.
     pub(crate) fn notices(&mut self) -> Vec<Notice> {
         let Some(session) = self.sessions.get_mut(self.attach.instance) else {
             return Vec::new();
@@ -354,10 +353,10 @@ impl Remote {
         self.tell(&Request::Unprotect { flow });
     }
 
-    /// `serve` passes on what the ring holds.
+    /// `serve` forwards the frames of the ring.
     pub(crate) fn forward(&mut self, south: &mut SouthSide) {
         if self.is_away() {
-            return; // they are safe where they are
+            return; // the frames are safe in the ring
         }
         while let Some(frame) = south.take_mirror() {
             let is_of_the_stream = !matches!(
@@ -377,7 +376,7 @@ fn sessions(policy: AckPolicy, total: u64) -> Sessions {
     Sessions::new(policy, total, Duration::from_secs(600))
 }
 
-/// A UDP packet; nobody looks at its checksums.
+/// A UDP packet without checksums, which no part of the simulation checks.
 fn packet(from: SocketAddr, to: SocketAddr, payload: &[u8]) -> Vec<u8> {
     let len = payload.len() + IP_AND_UDP_BYTES;
     let [high, low] = u16::try_from(len).unwrap_or(u16::MAX).to_be_bytes();

@@ -31,18 +31,18 @@ use crate::{MS, SECOND, host::ends, length32};
 /// Silence before a probe, ns.
 const PROBE_AFTER: u64 = 2 * SECOND;
 
-/// What is known of a connection.
+/// The known state of a connection.
 #[derive(Debug, Default)]
 struct Known {
     first: SeqNumber,
-    /// The other side scales windows, and so do we.
+    /// Both sides scale windows.
     scaled: bool,
     /// The newest acknowledgement from the other side.
     una: Option<SeqNumber>,
     una_at: u64,
-    /// The window that came with it.
+    /// The window in that acknowledgement.
     peer_window: u16,
-    /// End of what we have sent.
+    /// End of the data that this host has sent.
     nxt: Option<SeqNumber>,
     /// Acknowledgement, window and timestamps that we sent last.
     ack: Option<SeqNumber>,
@@ -52,16 +52,16 @@ struct Known {
     probe_at: u64,
     /// When the stack is told the last acknowledgement again, if something is in flight.
     again_at: u64,
-    /// The other side has said again what it had said before.
+    /// The other side has repeated data.
     is_asked: bool,
 }
 
-/// What is to be sent.
+/// The packets to send.
 #[derive(Debug, Default)]
 pub(crate) struct Due {
     /// To the other side.
     pub(crate) out: Vec<Vec<u8>>,
-    /// To our own stack, as if the other side had said it.
+    /// To the host's own stack, as if sent by the other side.
     pub(crate) back: Vec<Vec<u8>>,
 }
 
@@ -71,20 +71,20 @@ pub(crate) struct LinuxTcp(BTreeMap<(SocketAddr, SocketAddr), Known>);
 
 /// A segment that is for us.
 pub(crate) struct ReceivedSegment {
-    /// It is a SYN without ACK.
+    /// The segment is a SYN without ACK.
     pub(crate) syn: bool,
     /// A socket has this connection.
     pub(crate) known: bool,
-    /// Sequence numbers that it takes beyond the window that the other side was told last.
+    /// Sequence numbers beyond the window that the other side last received.
     pub(crate) excess: u32,
-    /// So far beyond that it begins, where the other side may have been told of a window that was taken back.
+    /// The distance of the segment's start beyond that window, where an earlier window may have been taken back.
     pub(crate) beyond: u32,
-    /// And before a FIN, those that we have acknowledged.
+    /// Acknowledged sequence numbers before a FIN.
     pub(crate) stale: u32,
 }
 
 impl LinuxTcp {
-    /// A packet arrives. `None`: it is no segment.
+    /// Inspects an arriving packet. `None`: the packet is no segment.
     pub(crate) fn inspect(
         &mut self,
         packet: &[u8],
@@ -115,7 +115,7 @@ impl LinuxTcp {
         let (mut edge, mut ours, mut beyond) = (None, None, 0);
         if let (Some(socket), Some(known)) = (socket, self.0.get_mut(&(local, remote))) {
             known.probe_at = now + PROBE_AFTER;
-            // What lies before the window tells nothing but that somebody asks.
+            // A segment before the window only tells that the other side asks.
             let old = known.ack.is_some_and(|ours| !segment.end_seq().after(ours));
             let asks = old && segment.sequence_len() > 0;
             known.is_asked = asks;
@@ -280,7 +280,7 @@ impl Known {
         ack + (u32::from(self.window) << self.shift(capacity))
     }
 
-    /// As smoltcp chooses its shift: as many bits as the buffer's size has beyond 16.
+    /// The window shift that smoltcp chooses: the bits of the buffer's size beyond 16.
     fn shift(&self, capacity: usize) -> u32 {
         let bits = usize::BITS - capacity.leading_zeros();
         if self.scaled {
@@ -307,8 +307,8 @@ impl Known {
         pure_ack(local, remote, (una - 1, self.ack?), self.window, &options)
     }
 
-    /// The last acknowledgement: once with another window, which is no duplicate, once with the
-    /// right one, and three duplicates.
+    /// The last acknowledgement: first with another window, which is no duplicate, then with the right window, and
+    /// three duplicates.
     fn repeated(&self, local: SocketAddr, remote: SocketAddr, una: SeqNumber) -> Vec<Vec<u8>> {
         let Some(ack) = self.ack else {
             return Vec::new();

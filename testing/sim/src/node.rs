@@ -34,7 +34,7 @@ const INTERFACE_INDEX: u32 = 3;
 /// (`net.ipv4.tcp_fin_timeout`). A flow is kept longer.
 const FIN_TIMEOUT: u64 = 60 * SECOND;
 
-/// With a key of its own.
+/// With a separate key.
 fn digests(rate: u32, rng: &mut SmallRng) -> Digests {
     let mut rng = SmallRng::seed_from_u64(rng.random());
     Digests {
@@ -49,13 +49,13 @@ pub(crate) struct Node {
     pub(crate) host: Host,
     pub(crate) south: SouthSide,
     pub(crate) process: Option<Process>,
-    /// Its server has state.
+    /// Set for a server with state.
     pub(crate) north: Option<North>,
-    /// Connection and last reported state of each socket that ever had one.
+    /// Connection and last reported state of each socket that ever had a connection.
     states: BTreeMap<SocketHandle, (FlowKey, State)>,
-    /// Connections that their server has half-closed, and reads on.
+    /// Connections that the server has half-closed and still reads.
     half_closed: BTreeSet<SocketHandle>,
-    /// Since when sockets that nobody holds wait for the other side's end.
+    /// Since when sockets without a process wait for the other side's end.
     waiting: BTreeMap<SocketHandle, u64>,
     /// Packets for the network.
     pub(crate) leaving: Vec<Vec<u8>>,
@@ -117,7 +117,7 @@ impl Node {
             .is_some_and(|process| !process.headless)
     }
 
-    /// The flow of this connection, unless its ends are another one's by now.
+    /// The flow of this connection, unless another connection has the same ends by now.
     pub(crate) fn numbered(&self, key: FlowKey, id: FlowId) -> Option<Flow> {
         let flow = self.south.flow(&key).filter(|flow| flow.id == id);
         flow.cloned()
@@ -204,7 +204,7 @@ impl Node {
         Ok(())
     }
 
-    /// What the stack has said; returns what is turned round.
+    /// Takes packets of the stack to the network; returns the packets for this host.
     fn down(
         &mut self,
         said: Vec<Vec<u8>>,
@@ -212,7 +212,7 @@ impl Node {
         now: u64,
     ) -> Result<Vec<Packet>, Violation> {
         self.report_states(now);
-        // What its client has ended, too, the kernel finishes.
+        // The kernel finishes connections that the client has ended, too.
         let half_closed = self
             .half_closed
             .iter()
@@ -242,7 +242,7 @@ impl Node {
         Ok(turned)
     }
 
-    /// Let the stack say what it has to say.
+    /// Runs the stack, and takes the packets down.
     pub(crate) fn poll(
         &mut self,
         checker: &mut InvariantChecker,
@@ -257,8 +257,8 @@ impl Node {
         Ok(())
     }
 
-    /// The kernel tells which sockets change their state (`inet_sock_set_state`). As in Linux, a
-    /// socket that is left with nothing but waiting becomes a TIME-WAIT entry, and counts as closed.
+    /// The kernel reports sockets that change state (`inet_sock_set_state`). As in Linux, a socket that only waits
+    /// becomes a TIME-WAIT entry, and counts as closed.
     fn report_states(&mut self, now: u64) {
         let mut changes = Vec::new();
         for (handle, socket) in self.host.tcp() {
@@ -286,7 +286,7 @@ impl Node {
             }
             let reads_on = reads_on && !self.setup.ends_at_half_close;
             if state == State::Listen {
-                // A handshake was given up: to Linux it was no socket yet.
+                // A handshake was given up: in Linux there was no socket yet.
                 self.states.remove(&handle);
                 continue;
             }
@@ -305,8 +305,7 @@ impl Node {
         }
     }
 
-    /// The kernel forgets a socket that is closed, once no process holds it; after a while also one that waits for an
-    /// end.
+    /// The kernel forgets a closed socket without a process; after a while also a socket that waits for an end.
     fn forget_closed(&mut self, now: u64) {
         let held = self.held();
         let left = self.host.tcp().filter(|(handle, _)| !held.contains(handle));
@@ -328,7 +327,7 @@ impl Node {
         }
     }
 
-    /// The sockets that somebody has.
+    /// The sockets that a process or a graft holds.
     fn held(&self) -> BTreeSet<SocketHandle> {
         let processes = self.process.iter().flat_map(Process::held);
         let made = self.north.iter().flat_map(North::made);
@@ -394,7 +393,7 @@ fn packet(bytes: Vec<u8>, mark: u32, checksum: ChecksumMode) -> Packet {
     }
 }
 
-/// The kernel takes an unfinished checksum for a right one; our stack wants to see it.
+/// The kernel takes an unfinished checksum for valid; smoltcp checks the checksum.
 fn finished(packet: Packet) -> Vec<u8> {
     let mut bytes = packet.bytes;
     if packet.checksum == ChecksumMode::Partial

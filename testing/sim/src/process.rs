@@ -88,7 +88,7 @@ impl Process {
         let mut over = Vec::new();
         for (handle, (key, session)) in &mut self.sessions {
             if rng.random_bool(0.2) {
-                continue; // busy with others
+                continue; // busy with other connections
             }
             if session.wants_input() {
                 let max = [1, 100, 4000, 40_000][rng.random_range(0..4)];

@@ -1,4 +1,4 @@
-//! The logger: it reads the ring when it gets round to it, and keeps the record.
+//! The logger: reads the ring from time to time, and keeps the record.
 
 use std::collections::VecDeque;
 
@@ -22,18 +22,18 @@ const TOTAL: u64 = 64 << 20;
 
 /// The logger.
 pub(crate) struct Logger {
-    /// The record, if it is on the server's host.
+    /// The record on the server's host, if any.
     local: Ingest,
     /// On another machine.
     pub(crate) remote: Option<Remote>,
     pub(crate) notices: VecDeque<Notice>,
-    /// It was told to begin no turns.
+    /// New requests are held back.
     holds_turns: bool,
-    /// What it is to drain when it is there again.
+    /// The barrier to pass when the logger is back.
     draining: Option<u64>,
-    /// When it reads the ring next, ns.
+    /// Time of the next read of the ring, ns.
     pub(crate) reads_at: u64,
-    /// How often it found nothing.
+    /// Number of reads of an empty ring.
     pub(crate) idle: u32,
 }
 
@@ -71,13 +71,13 @@ impl Logger {
         remote.unwrap_or(&self.local.journal)
     }
 
-    /// Nobody answers at present.
+    /// Whether no logger answers at present.
     pub(crate) fn is_away(&self) -> bool {
         self.remote.as_ref().is_some_and(Remote::is_away)
     }
 
-    /// One that is mortal dies or returns, if it is time; then it is told what it has missed. Answers
-    /// whether it returns.
+    /// A mortal logger dies or returns, if due; a returned logger gets the missed data. Returns whether the logger
+    /// returned.
     pub(crate) fn live(&mut self, south: &mut SouthSide, rng: &mut SmallRng, now: u64) -> bool {
         let Some(remote) = &mut self.remote else {
             return false;
@@ -115,7 +115,7 @@ impl Logger {
         }
     }
 
-    /// What comes before these places is needed no more.
+    /// Bytes before these places are needed no more.
     pub(crate) fn release(&mut self, places: Vec<(FlowId, SeqNumber)>) {
         match &mut self.remote {
             Some(remote) => remote.tell(&Request::Release { places }),
@@ -134,7 +134,7 @@ impl Logger {
             self.notices.push_back(Notice::Drained(token));
             return;
         }
-        // The ring may be full of what has not been read yet; it is being read.
+        // The ring may be full of unread frames; the loop reads them.
         while south.barrier(token, now).is_err() {
             self.read(south, 16);
         }
@@ -181,7 +181,7 @@ impl Logger {
         Some(record_summary(self.journal(), &summary))
     }
 
-    /// The recorded bytes; `None` if they are not all there.
+    /// The recorded bytes; `None` if some are missing.
     pub(crate) fn bytes(&self, flow: FlowId, from: SeqNumber, length: u32) -> Option<Vec<u8>> {
         let bytes = self.at_most(flow, from, length);
         (length32(bytes.len()) == length).then_some(bytes)
@@ -191,7 +191,7 @@ impl Logger {
     pub(crate) fn at_most(&self, flow: FlowId, from: SeqNumber, length: u32) -> Vec<u8> {
         let mut bytes = Vec::new();
         if length > 0 {
-            // What is not recorded is not there.
+            // Bytes outside the record are missing.
             let _ = self
                 .journal()
                 .read(flow, from, crate::index(length), &mut bytes);
@@ -210,7 +210,7 @@ impl Logger {
     }
 }
 
-/// The record of a connection of which nothing has arrived.
+/// The record of a connection without arrivals.
 pub(crate) fn fresh(flow: &Flow) -> RecordSummary {
     RecordSummary::fresh(flow.id, flow.client.isn, flow.server.isn)
 }

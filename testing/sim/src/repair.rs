@@ -1,8 +1,8 @@
-//! What Linux has and smoltcp 0.12 has not: a socket that goes on where another one stood (`TCP_REPAIR`).
+//! A socket that continues another socket's connection: `TCP_REPAIR`, which Linux has and smoltcp 0.12 lacks.
 //!
-//! A handshake behind closed doors makes it: an interface of its own, on which nothing but two segments
-//! of ours ever arrives, and of which nothing leaves. The number that smoltcp draws for its end is the
-//! wanted one, because the generator begins where it draws that next.
+//! A hidden handshake makes the socket: on a separate interface, on which only two made-up segments arrive, and from
+//! which no segment leaves. The number that smoltcp draws for the socket's end is the wanted number, because the
+//! generator starts where the next draw gives this number.
 
 use smoltcp::{
     iface::{Config, Interface, SocketHandle, SocketSet},
@@ -14,12 +14,12 @@ use wire::{IpPacket, Segment, SeqNumber};
 
 use crate::host::{Host, Queue, SocketSetup, make_room_for_options, neighbours, new_socket};
 
-/// What a socket is to be like.
+/// The parameters of a socket.
 #[derive(Debug)]
 pub(crate) struct Blueprint {
-    /// The client's SYN, one before the number that is expected from it next.
+    /// The client's SYN, whose number is the expected number minus 1.
     pub(crate) syn: Vec<u8>,
-    /// Its acknowledgement of all that it has, with its window.
+    /// The client's acknowledgement of all output that the client has, with the window.
     pub(crate) ack: Vec<u8>,
     /// The number of the next byte that is written.
     pub(crate) next: SeqNumber,
@@ -27,8 +27,7 @@ pub(crate) struct Blueprint {
 }
 
 impl Host {
-    /// The socket, connected. The client hears nothing of it. `None`: smoltcp has not made it as it was
-    /// wanted.
+    /// The connected socket. The client gets no packet. `None`: smoltcp has not made the wanted socket.
     pub(crate) fn repaired(&mut self, mut blueprint: Blueprint, now: u64) -> Option<SocketHandle> {
         let mut device = Queue::new(self.mtu());
         let instant = Instant::from_micros(i64::try_from(now / 1000).ok()?);
@@ -67,10 +66,10 @@ fn seq_of(packet: &[u8]) -> Option<SeqNumber> {
     Some(Segment::of(&packet).ok()?.seq())
 }
 
-/// The seed with which an interface of smoltcp 0.12 draws this number for its first socket: its generator
-/// run backwards. The first number that it draws is that of its packets, which must not be 0.
+/// The seed with which an interface of smoltcp 0.12 draws this number for the first socket: the generator run
+/// backwards. The first draw is the number of the interface's packets, which must not be 0.
 fn seed_for(number: SeqNumber) -> u64 {
-    // With three zeros at the top it gives the 32 bits behind them; those at the end are ours to choose.
+    // With three zeros at the top the generator gives the 32 bits behind; the low bits are free.
     let states = (0..64).map(|low| step_back(u64::from(number.0) << 29 | low));
     let mut usable = states.filter(|state| {
         let packets = drawn(*state);

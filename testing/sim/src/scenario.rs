@@ -1,4 +1,4 @@
-//! What is played in a run: everything that a seed decides before it begins.
+//! The content of a run: everything that a seed decides in advance.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -20,20 +20,20 @@ pub use north::Flaw;
 pub(crate) use north::NorthSetup;
 pub(crate) use script::{ClientEnd, Script, ScriptStep};
 
-/// What may cost a connection its life in a run. Otherwise none may be lost.
+/// The fault of a run, which may cost a connection. Otherwise no connection may be reset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing: the server dies, and that is all.
+    /// No fault: only the server dies.
     None,
-    /// One client's request kills the server whenever it is read.
+    /// A client's request kills the server at each read.
     Poison,
-    /// One client is answered differently by each life of the server.
+    /// Each incarnation of the server responds differently to a client.
     Divergence,
-    /// One client sends more than its record may hold.
+    /// A client sends more than the record may hold.
     RecordLimit,
 }
 
-/// One client.
+/// A client.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientSetup {
     pub(crate) address: SocketAddr,
@@ -41,50 +41,50 @@ pub(crate) struct ClientSetup {
     pub(crate) mtu: usize,
     pub(crate) receive_buffer: usize,
     pub(crate) send_buffer: usize,
-    /// Which clock, if it has timestamps.
+    /// The clock, if the client has timestamps.
     pub(crate) clock: Option<usize>,
-    /// Options that something on the way removes from its SYN.
+    /// Options that the network removes from the client's SYN.
     pub(crate) stripped: Vec<u8>,
     pub(crate) nagle: bool,
     pub(crate) start: u64,
     /// Longest pause between two reads, ns.
     pub(crate) pace: u64,
     pub(crate) script: Script,
-    /// The fault of this run may cost it its connection.
+    /// The fault of this run may reset the client's connection.
     pub(crate) doomed: bool,
 }
 
 /// When the server dies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
-    /// So long after the death before (or the beginning), ns.
+    /// After the previous death (or the beginning), ns.
     After(u64),
-    /// When the supervisor carries out an action of this kind, and so long after that, ns.
+    /// During an action of this kind of the supervisor, and so long after the action, ns.
     During(usize, u64),
 }
 
-/// How it dies.
+/// A death of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Crash {
     pub(crate) when: When,
-    /// Other processes of it live on, read, write and close, until they are killed.
+    /// Other processes of the server live on, read, write and close, until killed.
     pub(crate) workers_survive: bool,
-    /// As `wait(2)` gives it.
+    /// The status as from `wait(2)`.
     pub(crate) status: u32,
-    /// Of a server with state: so many steps of its program later.
+    /// For a server with state: so many steps of the program later.
     pub(crate) fuse: Option<u32>,
 }
 
-/// The service and what watches over it.
+/// The service and the supervisor.
 #[derive(Debug, Clone)]
 pub(crate) struct ServiceSetup {
     pub(crate) mode: ReplayMode,
     pub(crate) verify_head: u32,
-    /// What the server says is digested: whole (`u32::MAX`), or samples of it (0).
+    /// The output is hashed: whole (`u32::MAX`), or samples (0).
     pub(crate) digests: Option<u32>,
-    /// And compared before a request is given to a new life.
+    /// The hash is compared before a new incarnation gets a request.
     pub(crate) compares_before_requests: bool,
-    /// What a dead host may have answered waits for the new server.
+    /// Input that a dead host may have answered waits for the new server.
     pub(crate) doubts: bool,
     /// See [`Scenario::trusting_silence`].
     pub(crate) trusts_silence: bool,
@@ -107,7 +107,7 @@ pub(crate) struct ServiceSetup {
     pub(crate) logger_lag: u64,
     pub(crate) supervisor_lag: u64,
     pub(crate) pace: u64,
-    /// Longest time between what the server reads and its answer, ns.
+    /// Longest time between the server's read and the response, ns.
     pub(crate) thinks: u64,
     /// Of a thousand: injected packets lost, starts that fail.
     pub(crate) injections_lost: u32,
@@ -119,27 +119,27 @@ pub(crate) struct ServiceSetup {
 /// A logger on another machine.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LinkSetup {
-    /// What lies between it and the server's host.
+    /// The network between logger and the server's host.
     pub(crate) quality: Quality,
     pub(crate) strategy: AckStrategy,
     pub(crate) policy: AckPolicy,
     pub(crate) durable: Option<DurableSetup>,
-    /// How often the server's host loses its power.
+    /// The number of power-offs of the server's host.
     pub(crate) restarts: u32,
-    /// It does when a client has asked for more ([`Scenario::with_late_divergence_on_other_host`]).
+    /// The power-off comes when a client has asked for more ([`Scenario::with_late_divergence_on_other_host`]).
     pub(crate) waits: bool,
-    /// Its next life is told the key of the digests that the logger has.
+    /// The next instance gets the key of the hashes that the logger has.
     pub(crate) hands_key_on: bool,
 }
 
 /// The logger keeps a log, and is killed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DurableSetup {
-    /// Longest time of a commit, of a life, and between two of them, ns.
+    /// Longest time of a commit, of the uptime, and of the downtime, ns.
     pub(crate) commit: u64,
     pub(crate) uptime: u64,
     pub(crate) away: u64,
-    /// How often it dies.
+    /// The number of deaths.
     pub(crate) deaths: u32,
 }
 
@@ -147,7 +147,7 @@ pub(crate) struct DurableSetup {
 #[derive(Debug, Clone)]
 pub struct Scenario {
     pub(crate) seed: u64,
-    /// What may go wrong besides the server's deaths.
+    /// The fault besides the server's deaths.
     pub fault: Fault,
     pub(crate) quality: Quality,
     pub(crate) service: ServiceSetup,
@@ -158,7 +158,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// What this seed plays.
+    /// The scenario of this seed.
     #[must_use]
     pub fn drawn_from(seed: u64) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed);
@@ -171,13 +171,13 @@ impl Scenario {
         Self::with_fault(seed, fault)
     }
 
-    /// What it is drawn from.
+    /// The seed of the scenario.
     #[must_use]
     pub const fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// What this seed plays with this fault.
+    /// The scenario of this seed with this fault.
     #[must_use]
     pub fn with_fault(seed: u64, fault: Fault) -> Self {
         let mut rng = SmallRng::seed_from_u64(seed.rotate_left(32) ^ 0x5eed);
@@ -204,9 +204,9 @@ impl Scenario {
         }
     }
 
-    /// The same with the logger on another machine. No server is poisoned: suspects are tried one by
-    /// one, each for as long as a client of smoltcp may be silent whose request was answered and not
-    /// recorded, and the others are not waited for so long.
+    /// The same with the logger on another machine. No server is poisoned: suspects are tried in turn, each for as
+    /// long as a client of smoltcp may be silent after an answered, unrecorded request, and the other clients do not
+    /// wait that long.
     #[must_use]
     pub fn linked(self) -> Self {
         if self.fault == Fault::Poison {
@@ -234,8 +234,8 @@ impl Scenario {
             hands_key_on: true,
         };
         let mut service = self.service;
-        // What the dead server had read, and the logger not, is taken back out of the window; the
-        // sender of smoltcp does not say again what lies beyond a window then (Linux's does).
+        // Input that the dead server had read without a record is taken back out of the window; smoltcp's sender then
+        // does not retransmit data beyond the window (Linux's does).
         service.receive_buffer = 200_000;
         Self {
             link: Some(link),
@@ -246,9 +246,8 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// The same with a logger on another machine that keeps a log, and is killed again and again. With
-    /// it die heads of answers that were under way, and what they would have shown to diverge is not
-    /// noticed: no server diverges.
+    /// The same with a logger on another machine that keeps a log, and is killed again and again. Heads of responses
+    /// that are under way die with the logger, and a divergence of these stays unnoticed: no server diverges.
     #[must_use]
     pub fn durable(self) -> Self {
         let mut linked = match self.fault {
@@ -268,8 +267,8 @@ impl Scenario {
         linked
     }
 
-    /// The same with a logger on another machine, and a host of the server that loses its power again
-    /// and again; the logger may keep a log, and be killed, too.
+    /// The same with a logger on another machine, and repeated power-offs of the server's host; the logger may keep a
+    /// log, and be killed, too.
     #[must_use]
     pub fn restarted(self) -> Self {
         let durable = self.seed.is_multiple_of(3);
@@ -285,9 +284,9 @@ impl Scenario {
         linked
     }
 
-    /// Others with a host that loses its power, and a server of which each life answers otherwise: what a
-    /// client has heard in part must not be continued by another life, whatever heads of answers were on
-    /// their way when the power went.
+    /// Scenarios with power-offs of the host, and a server that responds differently in each incarnation: another
+    /// incarnation must not continue a response that a client has in part, with any heads of responses under way at
+    /// the power-off.
     #[must_use]
     pub fn answered_otherwise(self) -> Self {
         let mut linked = Self::with_fault(self.seed, Fault::Divergence).linked();
@@ -305,9 +304,9 @@ impl Scenario {
         linked
     }
 
-    /// One of which a client asks for more when it has heard an answer that is another one in each life, behind its
-    /// beginning. What it asks for is not executed for a client to which something else was said, unless nothing is
-    /// compared before.
+    /// A scenario in which a client sends another request after a response that differs by incarnation, behind the
+    /// beginning of the response. The request must not be executed for a client with another response, unless no
+    /// comparison is made before.
     #[must_use]
     pub fn with_late_divergence_and_requests(self, compares: bool) -> Self {
         let mut late = self.with_late_divergence(true);
@@ -319,9 +318,9 @@ impl Scenario {
         late
     }
 
-    /// As [`Self::answered_otherwise`], behind a link that loses a lot, and with answers of which only a beginning is
-    /// recorded: often neither what a client asks nor the head of its answer arrives there before the power goes. A
-    /// host that does not let wait what its dead one may have answered (`waits`) puts answers together from two lives.
+    /// As [`Self::answered_otherwise`], behind a link that loses a lot, with responses of which only a beginning is
+    /// recorded: often neither a client's request nor the head of the response reaches the logger before the
+    /// power-off. Without the wait for input in doubt (`waits`), a host mixes responses of two incarnations.
     #[must_use]
     pub fn doubtful(self, waits: bool) -> Self {
         let mut otherwise = self.answered_otherwise();
@@ -334,8 +333,9 @@ impl Scenario {
         otherwise
     }
 
-    /// As [`Self::doubtful`], with clients that lack the beginning of an answer more often, and have no selective
-    /// acknowledgements. Unless a host `asks` what they have behind that, it puts answers together from two lives.
+    /// As [`Self::doubtful`], with clients that lack the beginning of a response more often, and have no selective
+    /// acknowledgements. Unless a host `asks` for the bytes behind the gap, the host mixes responses of two
+    /// incarnations.
     #[must_use]
     pub fn behind_holes(self, asks: bool) -> Self {
         let mut doubtful = self.doubtful(true).trusting_silence(!asks);
@@ -346,24 +346,24 @@ impl Scenario {
         doubtful
     }
 
-    /// The same with a host that takes a client of a dead one that does not say what it has behind a hole for one that
-    /// has nothing there.
+    /// The same with a host that trusts silence: a client of a dead host that does not report bytes behind a gap
+    /// counts as a client without such bytes.
     #[must_use]
     pub fn trusting_silence(mut self, trusts: bool) -> Self {
         self.service.trusts_silence = trusts;
         self
     }
 
-    /// Others with clients that go on with an upload when they have heard the answer to that, and a server that says
-    /// its end behind that answer while it is given the rest of a replay, and reads on. Unless a half-close is told
-    /// from a close (`tells`), nobody gives the server the rest.
+    /// Scenarios with clients that continue an upload after the response, and a server that half-closes behind that
+    /// response during a replay, and reads on. Unless a half-close is told from a close (`tells`), the server does not
+    /// get the rest.
     #[must_use]
     pub fn half_closing(self, tells: bool) -> Self {
         let mut half = Self::with_fault(self.seed, Fault::None);
         let mut rng = SmallRng::seed_from_u64(half.seed ^ 0x6861_6c66);
         half.service.mode = ReplayMode::Connection;
         half.service.ends_at_half_close = !tells;
-        // Else an end that is said again is taken for another one, once the client has spoken after that.
+        // Otherwise a repeated end is taken for another end, once the client has sent after the first.
         half.service.digests = half.service.digests.or(Some(u32::MAX));
         for client in &mut half.clients {
             client.script = Script::of_early(&mut rng);
@@ -371,14 +371,14 @@ impl Scenario {
         half
     }
 
-    /// The same with a host that loses its power when the server has read what the client asked for then, and a logger
-    /// that knows digests of all that its clients were sent, or none.
+    /// The same with a power-off of the host when the server has read the client's second request, and a logger with
+    /// hashes of all output to the clients, or without.
     #[must_use]
     pub fn with_late_divergence_on_other_host(self, digests: bool) -> Self {
         let mut late = self.with_late_divergence_and_requests(true).linked();
         late.crashes.clear();
         late.service.digests = digests.then_some(u32::MAX);
-        // Where the parts of a request have overtaken each other nobody has recorded where the request begins.
+        // Where parts of a request have overtaken each other, the beginning of the request is not recorded.
         late.quality.jitter = 0;
         late.quality.doubled = 0;
         if let Some(link) = &mut late.link {
@@ -393,8 +393,8 @@ impl Scenario {
         late
     }
 
-    /// The same where all that a client says comes in order, and all copies arrive: where parts of a request have
-    /// overtaken each other, or a copy was lost, nobody has recorded where the request begins.
+    /// The same where all input of a client comes in order, and all copies arrive: where parts of a request have
+    /// overtaken each other, or a copy was lost, the beginning of the request is not recorded.
     #[must_use]
     pub fn in_order(mut self) -> Self {
         self.quality.jitter = 0;
@@ -406,8 +406,8 @@ impl Scenario {
         self
     }
 
-    /// The same with a server that thinks before it answers, and reads meanwhile what else it is given; and with
-    /// clients that think before they ask for more.
+    /// The same with a server that thinks before a response, and meanwhile reads further input; and with clients that
+    /// think before the next request.
     #[must_use]
     pub fn thoughtful(mut self) -> Self {
         let mut rng = SmallRng::seed_from_u64(self.seed ^ 0x7468_696e_6b73);
@@ -418,7 +418,7 @@ impl Scenario {
         self
     }
 
-    /// The same with a next life that has a key of its own, and takes the digests of the other for its own.
+    /// The same with a next instance that has a separate key, and takes the hashes of the other instance for valid.
     #[must_use]
     pub fn without_handing_key_on(mut self) -> Self {
         self.link
@@ -427,9 +427,9 @@ impl Scenario {
         self
     }
 
-    /// One of which a client is answered otherwise by each life, behind the beginning of its answer, and
-    /// nothing but that beginning is recorded. Without digests, what is put together from two lives reaches
-    /// the client. No packet is lost: of what a client lacks that it was sent, digests may be compared late.
+    /// A scenario in which each incarnation responds differently to a client, behind the beginning of the response,
+    /// and only that beginning is recorded. Without hashes, a mix of two incarnations reaches the client. No packet is
+    /// lost: hashes of output that a client lacks may be compared late.
     #[must_use]
     pub fn with_late_divergence(self, digests: bool) -> Self {
         let mut late = Self::with_fault(self.seed, Fault::Divergence);
@@ -444,7 +444,7 @@ impl Scenario {
         late
     }
 
-    /// The same without the deaths that it plans.
+    /// The same without planned deaths.
     #[must_use]
     pub fn without_crashes(self) -> Self {
         Self {
@@ -491,7 +491,7 @@ fn quality(rng: &mut SmallRng) -> Quality {
 
 fn service(rng: &mut SmallRng, fault: Fault) -> ServiceSetup {
     let is_per_request = fault == Fault::None && rng.random_bool(0.25);
-    // What is drawn besides stays the same.
+    // All other draws stay the same.
     let digests = match SmallRng::seed_from_u64(rng.clone().random()).random_range(0..3) {
         0 => None,
         1 => Some(0),
@@ -516,7 +516,7 @@ fn service(rng: &mut SmallRng, fault: Fault) -> ServiceSetup {
         },
         splice_window: [1, 2, 16][rng.random_range(0..3)],
         settle: match fault {
-            // Who reads late must still be known as the one whose request it was.
+            // A late reader must still be known as the client of the request.
             Fault::Poison => 200 * MS,
             _ => [5, 30, 100][rng.random_range(0..3)] * MS,
         },
@@ -585,7 +585,7 @@ fn client(rng: &mut SmallRng, i: usize, service: &ServiceSetup) -> ClientSetup {
 }
 
 /// How many kinds of actions a death can coincide with.
-pub(crate) const ACTION_KINDS: usize = 17; // those after it only come after a loss of power, or a long wait
+pub(crate) const ACTION_KINDS: usize = 17; // later kinds only come after a power-off, or a long wait
 
 fn crashes(rng: &mut SmallRng, fault: Fault) -> Vec<Crash> {
     let count = match (fault, rng.random_range(0..10)) {

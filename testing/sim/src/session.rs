@@ -1,5 +1,5 @@
-//! One connection of the server application: a function from what it has read to what it says,
-//! whatever the pieces in which it reads; but for tickets, which depend on what others said, and when.
+//! A connection of the server application: a function from input to output, for any pieces of the input. Only tickets
+//! also depend on the input of other clients, and on time.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use crate::conversation::{
 /// More unsent output than this, and nothing is read.
 const OUTPUT_LIMIT: usize = 16 * 1024;
 
-/// What of a request is being read.
+/// The part of a request that is being read.
 #[derive(Debug)]
 enum Reading {
     Line(Vec<u8>),
@@ -29,13 +29,13 @@ enum Reading {
     Nothing,
 }
 
-/// What all connections of a server have in common.
+/// The state that all connections of a server share.
 #[derive(Debug)]
 pub(crate) struct Common {
-    /// Which life of it this is.
+    /// The incarnation of the server.
     incarnation: u32,
     tickets: u32,
-    /// All that was read, by whomever it was said.
+    /// All input that was read, of all clients.
     heard: Digest,
 }
 
@@ -61,12 +61,12 @@ impl Common {
     }
 }
 
-/// One connection of the server.
+/// A connection of the server.
 #[derive(Debug)]
 pub(crate) struct Session {
     reading: Reading,
     pub(crate) output: VecDeque<u8>,
-    /// Before this, ns, nothing of that is said.
+    /// No output before this time, ns.
     pub(crate) speaks_at: u64,
     /// When the output is sent, the connection is closed.
     pub(crate) closing: bool,

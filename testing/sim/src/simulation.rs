@@ -227,7 +227,7 @@ impl Simulation {
                     let said = self.clients[i].receive(packet, &mut self.checker, now);
                     self.deliver_to_server(said);
                 }
-                Destination::Logger => {} // has a network of its own
+                Destination::Logger => {} // the log link has its own network
             }
         }
         self.over_the_link()?;
@@ -248,7 +248,7 @@ impl Simulation {
         if self.node.due(now).is_some_and(|due| due <= now)
             && self.node.act(&mut self.checker, &mut self.rng, now)?
         {
-            // It read the poison, or its fuse has burnt down.
+            // The server read the poison, or the fuse has burnt down.
             self.node.crash(11, false, &mut self.checker, now)?;
         }
         self.read_ring()?;
@@ -351,11 +351,11 @@ impl Simulation {
         for (key, flow) in self.node.south.flows() {
             let journal = self.logger.journal();
             if flow.log.ended {
-                continue; // what is said now is between client and kernel
+                continue; // the rest is between client and kernel
             }
             let given_up = |remote: &Remote| remote.has_given_up(flow.id);
             if self.logger.remote.as_ref().is_some_and(given_up) {
-                continue; // and the service is told when its next segment comes
+                continue; // the service learns of this with the next segment
             }
             if flow.closed_ns == 0 && journal.summary(flow.id).is_none() {
                 return Err(Violation::new(format!("{key} exists and is not recorded")));
@@ -392,7 +392,7 @@ impl Simulation {
         }
         for (key, flow) in self.node.south.flows() {
             if flow.log.ended {
-                continue; // what is said now is between client and kernel
+                continue; // the rest is between client and kernel
             }
             self.is_recorded(*key, flow)?;
         }
@@ -409,7 +409,7 @@ impl Simulation {
             When::After(delay) => self.crash_at = Some((self.now + delay, crash)),
             When::During(..) => {
                 self.driver.trap = Some(crash);
-                // If nothing of the kind happens, it happens all the same.
+                // Without such an action, the crash happens at this time.
                 self.crash_at = Some((self.now + CRASH_TIMEOUT, crash));
             }
         }
@@ -450,7 +450,7 @@ impl Simulation {
             }
             self.arm();
         } else if was_trap && !trapped {
-            self.crash_at = None; // it has sprung at once
+            self.crash_at = None; // the crash came at once
             self.arm();
         }
         Ok(())

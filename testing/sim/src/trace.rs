@@ -1,5 +1,5 @@
-//! What happens in a run, line by line on standard error, when `OUTLIVE_SIM_TRACE` is set. A run
-//! does the same whether anybody looks or not.
+//! The events of a run, line by line on standard error, when `OUTLIVE_SIM_TRACE` is set. The trace does not change the
+//! run.
 
 use std::{fmt::Display, sync::OnceLock};
 

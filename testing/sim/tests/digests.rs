@@ -31,7 +31,7 @@ const SCHEDULE_KINDS: [(&str, Change); 11] = [
     ("north restarted", Scenario::north_restarted),
 ];
 
-/// The numbers of an outcome, without the names of its fields: a name may change.
+/// The numbers of an outcome, without the names of the fields: a name may change.
 fn values_of(outcome: &Outcome) -> String {
     let text = format!("{outcome:?}");
     text.chars()

@@ -20,26 +20,25 @@ fn unrecorded_read_is_found() {
     }
 }
 
-/// Behind the recorded beginning of an answer, unless it is digested.
+/// Behind the recorded beginning of a response, unless hashes are kept.
 #[test]
 fn mixed_response_is_found_and_prevented_by_digests() {
     is_noticed_and_prevented(Scenario::with_late_divergence);
 }
 
-/// What its client said after that is executed for nothing, unless it is compared before.
+/// The client's next request must not be executed; a comparison before the request prevents this.
 #[test]
 fn request_after_mixed_response_is_not_executed() {
     is_noticed_and_prevented(Scenario::with_late_divergence_and_requests);
 }
 
-/// Where neither what was asked nor the head of its answer came to the logger, unless what may have been answered
-/// waits.
+/// Neither the request nor the head of the response reached the logger; the wait for input in doubt prevents a mix.
 #[test]
 fn unrecorded_response_is_found_and_prevented_by_doubt() {
     is_noticed_and_prevented(Scenario::doubtful);
 }
 
-/// Clients without selective acknowledgements say nothing of what they have behind a hole.
+/// Clients without selective acknowledgements do not report bytes behind a gap.
 #[test]
 fn bytes_beyond_gap_of_other_incarnation_are_found() {
     is_noticed_and_prevented(Scenario::behind_holes);
@@ -51,7 +50,7 @@ fn request_after_mixed_response_is_not_executed_on_other_host() {
     is_noticed_and_prevented(Scenario::with_late_divergence_on_other_host);
 }
 
-/// A server that thinks before it says again what its client had heard is given no more meanwhile.
+/// A server that thinks before repeating the client's output gets no more input meanwhile.
 #[test]
 fn busy_server_gets_no_later_request() {
     is_noticed_and_prevented(|scenario, compares| {
@@ -91,7 +90,7 @@ fn found_of(kind: impl Fn(Scenario) -> Scenario) {
     assert!(is_broken, "nobody finds it");
 }
 
-/// Without comparisons a schedule is broken; with them none is, and connections are lost in place of that.
+/// Without comparisons a schedule is broken; with comparisons none is, and connections are reset instead.
 fn is_noticed_and_prevented(scenario: impl Fn(Scenario, bool) -> Scenario) {
     let play = |seed, compares| play(&scenario(Scenario::drawn_from(seed), compares));
     let is_broken = (0..200).any(|seed| play(seed, false).is_err());
@@ -106,7 +105,7 @@ fn is_noticed_and_prevented(scenario: impl Fn(Scenario, bool) -> Scenario) {
     assert!(lost > 0, "no schedule loses it");
 }
 
-/// All determinants are there, and only the output of the next incarnation can show the flaw.
+/// All determinants exist, and only the output of the next incarnation can show the flaw.
 #[test]
 fn skipped_read_is_found() {
     for which in [1, 2, 5, 10] {
@@ -114,19 +113,19 @@ fn skipped_read_is_found() {
     }
 }
 
-/// The client was told what a dead server knew alone.
+/// The client received output from state that only the dead server knew.
 #[test]
 fn output_before_determinants_is_found() {
     found(Flaw::DeterminantsLate);
 }
 
-/// And what a dead host knew alone.
+/// And output from state that only a dead host knew.
 #[test]
 fn output_before_stable_determinants_is_found() {
     found_in(Scenario::north_restarted, Flaw::SaysTooSoon);
 }
 
-/// A client was told of what it said, which a host knew alone.
+/// The client's input was acknowledged, and only a host had the determinants.
 #[test]
 fn early_stable_report_is_found() {
     found_in(Scenario::north_restarted, Flaw::TellsTooSoon);

@@ -11,22 +11,21 @@ fn holds(seeds: &[u64]) {
     }
 }
 
-/// Where the first segment of a request was in doubt (another overtook it), a later one was taken
-/// for the beginning of the turn, and the replay began in the middle of a request.
+/// Where the first segment of a request was in doubt (another overtook the segment), a later segment was taken for the
+/// beginning of the request, and the replay began in the middle of a request.
 #[test]
 fn request_starts_at_request_boundary() {
     holds(&[606, 953, 1167, 1187, 1288, 1532]);
 }
 
-/// A client spoke while its last turn was being replayed: a new turn began, and took the record
-/// of the replay away.
+/// A client sent during the replay of the last request: a new request began, and took the record of the replay away.
 #[test]
 fn no_request_starts_during_replay() {
     holds(&[93, 1265]);
 }
 
-/// A handshake was completed after the record was flushed and before the connections were listed:
-/// the frame that opens its record was still in the ring.
+/// A handshake was completed after the flush of the record and before the listing of the connections: the frame that
+/// opens the record was still in the ring.
 #[test]
 fn unread_handshake_frame_keeps_connection() {
     holds(&[961, 980, 1128, 1814]);
@@ -38,22 +37,22 @@ fn given_up_connection_leaves_no_socket() {
     holds(&[224, 705, 1032, 1058]);
 }
 
-/// A connection that had ended in order lost the socket that waits for its last segments, and a
-/// FIN that was sent again met a RST.
+/// A connection that had ended in order lost the socket that waits for the last segments, and a retransmitted FIN met
+/// a RST.
 #[test]
 fn time_wait_sockets_are_not_orphans() {
     holds(&[150, 286, 1051, 1120]);
 }
 
-/// The client's window was closed when the server died: the restarted server could not say again
-/// what the client had, and stopped reading the replay.
+/// The client's window was zero when the server died: the restarted server could not repeat the client's output, and
+/// stopped reading the replay.
 #[test]
 fn zero_window_does_not_stop_replay() {
     holds(&[4558, 4903]);
 }
 
-/// A replay contradicted the record, and the server closed the connection before anybody could
-/// act: it was left to the kernel, behind a gate that nothing opens.
+/// A replay contradicted the record, and the server closed the connection before the recovery could act: the
+/// connection was left to the kernel, behind a gate that stays shut.
 #[test]
 fn closed_diverged_connection_is_reset() {
     holds(&[11_630, 13_962]);
@@ -65,21 +64,21 @@ fn answered_syn_is_not_answered_again() {
     holds(&[1624]);
 }
 
-/// A handshake found the ring full when it was completed: the connection was never protected.
+/// A handshake was completed while the ring was full: the connection was never protected.
 #[test]
 fn full_ring_only_delays_handshake() {
     holds(&[6776, 8219]);
 }
 
-/// A connection reached the limit of its record while that was replayed: the replay stalled, and
-/// everybody waited for it.
+/// A connection reached the limit of the record during the replay of the record: the replay stalled, and all
+/// connections waited.
 #[test]
 fn record_lost_in_replay_stalls_no_connection() {
     holds(&[5119]);
 }
 
-/// A server with state had closed a connection when its host was lost, and its client spoke after the next life had
-/// gone on: all that it had asked for was executed again, or it was reset.
+/// A server with state had closed a connection when the host was lost, and the client sent after the next incarnation
+/// was live: all requests were executed again, or the connection was reset.
 #[test]
 fn closed_stateful_connection_is_not_executed_again() {
     for seed in [18, 26, 70, 72, 105, 111] {
@@ -89,8 +88,8 @@ fn closed_stateful_connection_is_not_executed_again() {
     }
 }
 
-/// A SYN had been answered, the server died and was there again, and the network had a copy of that SYN: it was
-/// answered once more, with other numbers, and the client, which had heard the first answer, was reset.
+/// A SYN had been answered, the server died and was restarted, and the network had a copy of that SYN: the copy was
+/// answered with other numbers, and the client, which had received the first SYN-ACK, was reset.
 #[test]
 fn syn_copy_is_not_answered_by_next_incarnation() {
     if let Err(failure) = play(&Scenario::drawn_from(26_185).north_restarted()) {
@@ -98,8 +97,8 @@ fn syn_copy_is_not_answered_by_next_incarnation() {
     }
 }
 
-/// The client had a later part of an answer behind a hole when its host died, and the head of that answer was lost on
-/// the link: the next life's other answer went on to that part.
+/// The client had a later part of a response behind a gap when the host died, and the head of that response was lost
+/// on the link: the next incarnation's other response continued up to that part.
 #[test]
 fn bytes_beyond_gap_belong_to_recorded_response() {
     if let Err(failure) = play(&Scenario::drawn_from(12_665).answered_otherwise()) {
@@ -107,10 +106,10 @@ fn bytes_beyond_gap_belong_to_recorded_response() {
     }
 }
 
-/// Neither a request nor the head of its answer came to the logger before the power went, and the client had heard the
-/// end of that answer, which might have been that of the one before: it asked again, and the next life's other answer
-/// went on where the client was. Or the life after that, whose logger had the request by then, and not that it was in
-/// doubt (327).
+/// Neither a request nor the head of the response reached the logger before the power-off, and the client had received
+/// the end of that response, which might have been the end of the response before: the client sent another request,
+/// and the next incarnation's other response continued where the client was. Or the incarnation after: the logger had
+/// the request by then, without the doubt (327).
 #[test]
 fn input_in_doubt_waits() {
     for seed in [30, 327, 703, 771, 1445, 1564, 1691, 2186, 2320] {
@@ -120,8 +119,8 @@ fn input_in_doubt_waits() {
     }
 }
 
-/// A client had a later part of an answer behind a hole, and said nothing of that: it has no selective
-/// acknowledgements, and neither the answer's head nor its first segment had arrived anywhere when the power went.
+/// A client had a later part of a response behind a gap, and did not report that part: the client has no selective
+/// acknowledgements, and neither the response's head nor the first segment had arrived anywhere at the power-off.
 #[test]
 fn client_without_sack_loses_connection_in_doubt() {
     if let Err(failure) = play(&Scenario::drawn_from(154_419).answered_otherwise()) {
@@ -129,7 +128,8 @@ fn client_without_sack_loses_connection_in_doubt() {
     }
 }
 
-/// Or it had sent more than was recorded, of which nothing was believed, and what it sent again had no blocks.
+/// Or the client had sent more than was recorded, of which no acknowledgement was believed, and retransmissions had no
+/// SACK blocks.
 #[test]
 fn sack_of_client_ahead_of_record_counts() {
     for seed in [9878, 10_361, 16_401] {
@@ -148,8 +148,8 @@ fn single_byte_is_no_stream_end() {
     }
 }
 
-/// Told lazily, the last word of the logger and the ACK before it were lost: the client sent again what had been
-/// acknowledged, which the logger had, and whatever the server said to that was held back.
+/// With lazy ACKs, the last acknowledgement of the logger and the ACK before were lost: the client retransmitted
+/// acknowledged bytes, which the logger had, and every answer of the server was withheld.
 #[test]
 fn lost_ack_is_repeated() {
     if let Err(failure) = play(&Scenario::drawn_from(17_776).north_restarted()) {
@@ -157,8 +157,8 @@ fn lost_ack_is_repeated() {
     }
 }
 
-/// On the way to the logger a segment had overtaken others, and one of these, which came later, was taken for the
-/// newest: a turn was believed to begin in the middle of a request.
+/// On the way to the logger a segment had overtaken others, and a late segment among these was taken for the newest: a
+/// request was believed to begin in the middle of a request.
 #[test]
 fn overtaken_segments_keep_request_boundary() {
     if let Err(failure) = play(&Scenario::drawn_from(3577).restarted()) {
@@ -166,8 +166,8 @@ fn overtaken_segments_keep_request_boundary() {
     }
 }
 
-/// A logger that is killed in a replay has lost what it had acknowledged to nobody. The replay waited for that, and
-/// the client, whose window was closed, for the replay.
+/// A logger that was killed during a replay lost bytes that it had acknowledged to no client. The replay waited for
+/// these bytes, and the client, whose window was zero, for the replay.
 #[test]
 fn replay_ends_with_record_of_killed_logger() {
     if let Err(failure) = play(&Scenario::drawn_from(824).durable()) {
@@ -175,8 +175,9 @@ fn replay_ends_with_record_of_killed_logger() {
     }
 }
 
-/// The power goes again when a server has read what was in doubt. The next server waited for what follows from that
-/// before it was given that (1359, 1681), or at a place of which the client was taken to have heard more (572).
+/// The power goes again when a server has read input in doubt. The next server waited for the output that follows
+/// before the server got that input (1359, 1681), or at a place of which the client was taken to have received more
+/// (572).
 #[test]
 fn read_input_is_not_in_doubt() {
     for seed in [572, 1359, 1681] {
@@ -186,8 +187,8 @@ fn read_input_is_not_in_doubt() {
     }
 }
 
-/// The power goes when a server has read a request of which neither a copy nor the head of the answer is recorded, but
-/// the digest of what the client has heard: the replay waited for words that follow from the request, and the request
+/// The power goes when a server has read a request of which neither a copy nor the head of the response is recorded,
+/// but the hash of the client's output: the replay waited for output that follows from the request, and the request
 /// for the replay.
 #[test]
 fn digested_input_is_not_in_doubt() {
@@ -198,8 +199,8 @@ fn digested_input_is_not_in_doubt() {
     }
 }
 
-/// A client had said more than one answer of the logger holds when its replay asked for that: the rest was asked for
-/// no more, and what the client sent again was held back for the replay.
+/// A client had sent more than fits in a single answer of the logger when the replay asked for that input: the rest
+/// was never requested, and the client's retransmissions were held back for the replay.
 #[test]
 fn multi_page_record_in_doubt_is_read_to_end() {
     if let Err(failure) = play(&Scenario::drawn_from(8860).restarted()) {
@@ -207,8 +208,8 @@ fn multi_page_record_in_doubt_is_read_to_end() {
     }
 }
 
-/// A logger on another machine knew of an earlier turn than the data plane, which had sampled its own: when the server
-/// died once more in that replay, samples of the earlier turn were compared with the whole of it.
+/// A logger on another machine knew of an earlier request than the data plane, which had sampled the later request:
+/// when the server died again in that replay, samples of the earlier request were compared with the whole output.
 #[test]
 fn sampling_of_last_request_spares_earlier() {
     if let Err(failure) = play(&Scenario::drawn_from(6647).restarted()) {
@@ -216,8 +217,8 @@ fn sampling_of_last_request_spares_earlier() {
     }
 }
 
-/// Of the simulator's own TCP: a socket that waited for the client's end was there for longer than its flow (10139),
-/// and one that had taken 3 bytes of its window back was deaf to a client that had sent them (19214).
+/// In the simulator's TCP: a socket that waited for the client's end outlived the flow (10139), and a socket that had
+/// taken 3 bytes of the window back ignored a client that had sent these bytes (19214).
 #[test]
 fn simulated_tcp_equals_linux() {
     for seed in [10_139, 19_214] {
@@ -227,8 +228,8 @@ fn simulated_tcp_equals_linux() {
     }
 }
 
-/// Of the witness: a client whose SYNs were lost for 41 s was refused when the host gave up the record of its
-/// handshake, of which the client knew nothing.
+/// In the invariants: a client whose SYNs were lost for 41 s was refused when the host gave up the record of the
+/// handshake, of which the client knew no result.
 #[test]
 fn given_up_handshake_may_be_refused() {
     if let Err(failure) = play(&Scenario::drawn_from(8050).behind_holes(true)) {
@@ -236,8 +237,8 @@ fn given_up_handshake_may_be_refused() {
     }
 }
 
-/// Of the simulator's own TCP, which forgets its retransmission timer with each acknowledgement in CLOSE-WAIT and
-/// LAST-ACK: probes of the server put off for ever what the simulator does instead.
+/// In the simulator's TCP, which forgets the retransmission timer with each acknowledgement in CLOSE-WAIT and
+/// LAST-ACK: probes of the server put off the simulator's substitute for ever.
 #[test]
 fn server_probes_do_not_delay_retransmission() {
     if let Err(failure) = play(&Scenario::drawn_from(3215).half_closing(true)) {
@@ -245,7 +246,7 @@ fn server_probes_do_not_delay_retransmission() {
     }
 }
 
-/// Exactly those that a fault dooms are lost, and some are: else the schedules prove nothing.
+/// Exactly the connections that a fault dooms are reset, and some are: otherwise the schedules prove too little.
 #[test]
 fn faults_cost_exactly_doomed_connections() {
     for fault in [Fault::Poison, Fault::Divergence, Fault::RecordLimit] {

@@ -9,9 +9,9 @@ use sim::{NorthCounters, Outcome, Scenario, play};
 
 /// Schedules in an ordinary run.
 const RUNS: u64 = 10_000;
-/// And of those with a logger on another machine.
+/// The number of runs with a logger on another machine.
 const LINKED_RUNS: u64 = 4_000;
-/// And of those with one that is killed, too.
+/// The number of runs with a logger that is killed, too.
 const DURABLE_RUNS: u64 = 2_000;
 
 fn from_environment(name: &str) -> Option<u64> {
@@ -20,21 +20,21 @@ fn from_environment(name: &str) -> Option<u64> {
         .map(|text| text.parse().expect("a number"))
 }
 
-/// And of those in which the server's host loses its power.
+/// The number of runs with power-offs of the server's host.
 const RESTARTED_RUNS: u64 = 2_000;
 
-/// And of those in which its logger often misses what is asked, and the head of the answer.
+/// The number of runs in which the logger often misses a request and the head of the response.
 const DOUBTFUL_RUNS: u64 = 1_000;
 
-/// And of those with a server that thinks.
+/// The number of runs with a server that thinks.
 const THOUGHTFUL_RUNS: u64 = 2_000;
 
 /// The same with a server that half-closes.
 const HALF_CLOSING_RUNS: u64 = 1_000;
 
-/// And of those with a server that has state.
+/// The number of runs with a server that has state.
 const NORTH_RUNS: u64 = 2_000;
-/// And of those in which its host loses its power.
+/// The number of runs with a server that has state, and power-offs of the host.
 const NORTH_RESTARTED_RUNS: u64 = 1_000;
 
 /// Play the schedules of these seeds, on all CPUs; every invariant must hold in each of them.
@@ -78,7 +78,7 @@ fn play_all(seeds: Range<u64>, change: fn(Scenario) -> Scenario) -> Vec<Outcome>
     outcomes
 }
 
-/// The schedules to run; `most` of them unless the environment says otherwise.
+/// The schedules to run; `most` by default, or as in the environment.
 fn wanted(most: u64) -> Range<u64> {
     match from_environment("OUTLIVE_SIM_SEED") {
         Some(seed) => seed..seed + 1,
@@ -119,7 +119,7 @@ fn logger_crash_loses_no_acknowledged_byte() {
     assert!(alone || sum(|o| o.acks_made) > 0, "the logger said nothing");
 }
 
-/// The server's host loses its power, and knows afterwards what its logger knows.
+/// The server's host loses power, and afterwards knows only the logger's data.
 #[test]
 fn power_loss_is_invisible_to_clients() {
     let seeds = wanted(RESTARTED_RUNS);
@@ -144,8 +144,8 @@ fn no_response_mixes_incarnations() {
     );
 }
 
-/// Where neither what a client asks nor the head of its answer comes to the logger before the power goes: many
-/// schedules of the kind of which the test before has a few.
+/// Neither a client's request nor the head of the response reaches the logger before the power-off: many schedules of
+/// a kind of which the test before has a few.
 #[test]
 fn doubt_waits_for_the_new_server() {
     let seeds = wanted(DOUBTFUL_RUNS);
@@ -157,7 +157,7 @@ fn doubt_waits_for_the_new_server() {
     );
 }
 
-/// The same with clients that do not say what they have behind a hole.
+/// The same with clients that do not report bytes behind a gap.
 #[test]
 fn bytes_beyond_gap_are_of_same_incarnation() {
     let seeds = wanted(DOUBTFUL_RUNS);
@@ -169,8 +169,7 @@ fn bytes_beyond_gap_are_of_same_incarnation() {
     );
 }
 
-/// A server that thinks before it says again what its client had heard is not given meanwhile what the client says
-/// then.
+/// A server that thinks before repeating the client's output does not get later input meanwhile.
 #[test]
 fn busy_server_gets_no_early_input() {
     let seeds = wanted(THOUGHTFUL_RUNS);
@@ -189,7 +188,7 @@ fn busy_server_gets_no_early_input() {
     );
 }
 
-/// Nor does anybody wait for ever, whoever is right.
+/// Nor does any part wait for ever, with any comparison.
 #[test]
 fn waits_for_busy_server_end() {
     let seeds = wanted(THOUGHTFUL_RUNS);
@@ -229,7 +228,7 @@ fn acks_stay_within_the_log() {
     assert!(alone || sum(|o| o.acks_clamped) > 0, "it was never behind");
 }
 
-/// A server with state replays its determinants, and goes on with its clients at their numbers.
+/// A server with state replays the determinants, and continues with the clients at their numbers.
 #[test]
 fn stateful_output_follows_from_input() {
     let seeds = wanted(NORTH_RUNS);
@@ -274,7 +273,7 @@ fn crash_schedules_break_no_invariant() {
     let alone = seeds.end - seeds.start == 1;
     let outcomes = play_all(seeds, |scenario| scenario);
     let sum = |of: fn(&Outcome) -> u64| outcomes.iter().map(of).sum::<u64>();
-    // What is never exercised is not tested either.
+    // A path that is never exercised is not tested either.
     assert!(alone || sum(|o| o.recoveries.into()) > 0, "no recovery");
     assert!(alone || sum(|o| o.self_acks) > 0, "nothing was said again");
     assert!(

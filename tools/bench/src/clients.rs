@@ -17,14 +17,14 @@ const REQUEST: &[u8] = b"GET /small HTTP/1.1\r\nHost: bench\r\n\r\n";
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long all together may take that ask at once.
 const CROWD_TIMEOUT: Duration = Duration::from_secs(20);
-/// Failed responses after which no further one is asked for: each takes the whole timeout.
+/// Failed responses after which no further connection is asked: each failure takes the whole timeout.
 const FAILURE_LIMIT: usize = 3;
 
-/// Open connections. Dropping it closes them with a RST, which leaves no `TIME_WAIT`.
+/// Open connections. A drop closes the connections with a RST, which leaves no `TIME_WAIT`.
 pub(super) struct Crowd(Vec<TcpStream>);
 
 impl Crowd {
-    /// Opens so many connections, and has each asked for a small object.
+    /// Opens `number` connections, and requests a small object over each.
     pub(super) fn gather(bench: &Bench, number: usize) -> Result<Self> {
         Self::gather_at(bench, bench.stage.address(PORT), number)
     }
@@ -49,7 +49,7 @@ impl Crowd {
         Ok(Self(bench.stage.client.enter(connect)??))
     }
 
-    /// How many still answer, and what one of the others said.
+    /// The number of connections that still answer, and the error of a failed connection.
     pub(super) fn alive(&mut self, bench: &Bench) -> Result<(usize, Option<String>)> {
         let (mut alive, mut failed, mut why) = (0, 0, None);
         for stream in &mut self.0 {
@@ -70,17 +70,17 @@ impl Crowd {
     }
 }
 
-/// What a crowd heard that asked all at once.
+/// The responses to a crowd that asked all at once.
 #[derive(Debug, Default)]
 pub(super) struct Answers {
-    /// How long after they began to ask each had its answer, in milliseconds.
+    /// Milliseconds from the first request to each response.
     pub(super) after: Vec<f64>,
-    /// What one of the others had instead.
+    /// The error of a connection without a response.
     pub(super) why: Option<String>,
 }
 
 impl Crowd {
-    /// Has all of them ask, and then waits for the answers.
+    /// Sends a request over every connection, and then waits for the responses.
     pub(super) fn ask_all(&mut self, bench: &Bench) -> Result<Answers> {
         let began = Instant::now();
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -109,7 +109,7 @@ impl Crowd {
                 let stream = &mut self.0[usize::try_from(event.data.u64())?];
                 epoll::delete(&poll, &*stream)?;
                 waiting -= 1;
-                // An answer is one segment.
+                // A response is a single segment.
                 match answer(stream) {
                     Ok(()) => answers.after.push(began.elapsed().as_secs_f64() * 1e3),
                     Err(error) => answers.why = Some(format!("{error:#}")),
@@ -123,14 +123,14 @@ impl Crowd {
     }
 }
 
-/// One request, one answer.
+/// Sends a request and reads the response.
 fn ask(stream: &mut TcpStream) -> Result<()> {
     stream.write_all(REQUEST)?;
     answer(stream)
 }
 
-/// What has come. A stopped and continued process, or one that is looked at, is interrupted where a read has a
-/// time limit (signal(7)): that is no answer.
+/// Reads available bytes. A stop and continue of the process, or a tracer, interrupts a read that has a time limit
+/// (signal(7)): such an interrupt is no response.
 pub(super) fn read_some(stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match stream.read(buffer) {

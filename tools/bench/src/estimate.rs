@@ -1,8 +1,8 @@
-//! What a recovery does to the client's TCP: its estimate of the round trip, its window, and how
-//! long it takes to be as fast as before. The FT-TCP paper leaves this open (section VII).
+//! The effect of a recovery on the client's TCP: on the estimate of the round trip, on the window, and on the time
+//! until the speed is as before. The FT-TCP paper leaves this open (section VII).
 //!
-//! An upload as fast as a line of 100 Mbit/s lets it, with the logger on another host; the server
-//! is killed under it. What the kernel knows of the client's socket is asked for every 10 ms.
+//! An upload fills a line of 100 Mbit/s, with the logger on another host, and the server is killed. Every 10 ms the
+//! kernel's state of the client's socket is sampled.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
@@ -39,7 +39,7 @@ const FULL_SPEED_RATIO: f64 = 0.95;
 const ESTIMATES: &str = "round-trip.svg";
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What the kernel knew at one moment.
+/// The kernel's state of the socket at a moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Sample {
     /// Since the kill, in seconds.
@@ -49,7 +49,7 @@ struct Sample {
     known: [f64; 4],
 }
 
-/// Name and unit, and whether the least is told of what came after rather than the most.
+/// Name and unit, and whether the least rather than the most of the later values is reported.
 const QUANTITIES: [(&str, &str, bool); 4] = [
     ("srtt", "ms", false),
     ("rttvar", "ms", false),
@@ -89,7 +89,7 @@ fn clear(link: &Link) -> Result<()> {
     Ok(link.adjust(&Direction::BOTH, nothing)?)
 }
 
-/// One upload with a kill in its middle.
+/// An upload with a kill in the middle.
 fn upload(bench: &Bench) -> Result<Vec<Sample>> {
     let server = Server::own(bench, "sink");
     let mut subject = Subject::start(bench, &server, Mode::Linked(None))?;
@@ -127,7 +127,7 @@ fn upload(bench: &Bench) -> Result<Vec<Sample>> {
 fn connect(address: SocketAddr) -> Result<TcpStream> {
     let stream = TcpStream::connect(address)?;
     stream.set_write_timeout(Some(STEP_TIMEOUT))?;
-    // So that the end does not wait for what is not sent yet.
+    // The close then discards unsent data without a wait.
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
     Ok(stream)
 }
@@ -175,15 +175,15 @@ fn bytes(count: u64) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// What happened, of one run.
+/// The course of a run.
 struct Course {
     /// Bytes a second before the kill.
     speed: f64,
-    /// From the kill until the client hears from the server again, and from then on until it is
-    /// as fast as before; in milliseconds.
+    /// From the kill to the first acknowledgement of the recovered server, and from there to the speed before the
+    /// kill; in milliseconds.
     pause: f64,
     full: f64,
-    /// What it is behind an upload without a kill in the end, in milliseconds of the speed before.
+    /// The final deficit against an upload without a kill, in milliseconds of the speed before.
     lost: f64,
     /// Of each quantity: before the kill, when the client hears again, and the extreme from then on.
     known: [[f64; 3]; 4],
@@ -198,7 +198,7 @@ impl Course {
         let speed = (last.acknowledged - first.acknowledged) / (last.at - first.at);
         let heard = recovered_at(samples, kill).context("no acknowledgement after the kill")?;
         let after = &samples[heard..];
-        // A single window may be full of what was repeated at once.
+        // A single window may be full of retransmissions that were acknowledged at once.
         let is_full = |sample: &&Sample| {
             let mut windows =
                 (0..WINDOW_COUNT).map(|number| sample.at + WINDOW_SECONDS * f64::from(number));
@@ -206,7 +206,7 @@ impl Course {
                 speed_from(after, from).is_some_and(|now| now >= FULL_SPEED_RATIO * speed)
             })
         };
-        // Where it is never: no sooner than that.
+        // Never full: the end of the samples is a lower bound.
         let full = after.iter().find(is_full).or(after.last());
         let full = full.context("no samples after the kill")?;
         let mut known = [[0.0; 3]; 4];
@@ -379,8 +379,8 @@ fn draw(examples: &[(Duration, Vec<Sample>)]) -> Vec<(String, String)> {
 mod tests {
     use super::*;
 
-    /// 1000 bytes every 10 ms, then nothing from 20 ms after the kill on, then less than half of it for
-    /// 100 ms, then all.
+    /// 1000 bytes every 10 ms, then no bytes from 20 ms after the kill on, then 400 bytes every 10 ms for 100 ms, then
+    /// 1000 again.
     fn samples() -> Vec<Sample> {
         let mut acknowledged = 0.0;
         (-110..=150)

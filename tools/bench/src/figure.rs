@@ -1,4 +1,4 @@
-//! Figures: a median, its spread, and what it should be.
+//! Figures: a median, the spread, and an aim.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
-/// What a figure should be.
+/// The bound that a figure should keep.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub(super) enum Aim {
@@ -55,7 +55,7 @@ impl TryFrom<String> for Aim {
     }
 }
 
-/// One result.
+/// A result.
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct Figure {
     /// Dotted, for scripts: `download.nginx.ratio`.
@@ -70,11 +70,11 @@ pub(super) struct Figure {
     pub(super) max: f64,
     pub(super) samples: usize,
     pub(super) aim: Option<Aim>,
-    /// Not a speed but a promise: missing it makes the bench fail.
+    /// A promise, not a speed: a missed promise fails the bench.
     pub(super) promise: bool,
-    /// How it was measured.
+    /// The method of the measurement.
     pub(super) how: String,
-    /// What keeps it from being better.
+    /// The reason why the value is not better.
     pub(super) bound: String,
 }
 
@@ -113,7 +113,7 @@ impl Figure {
         self
     }
 
-    /// Whether its aim is met, if it has one.
+    /// Whether the aim is met, if there is an aim.
     pub(super) fn met(&self) -> Option<bool> {
         self.aim.map(|aim| aim.met_by(self.value))
     }
@@ -134,7 +134,7 @@ impl Figure {
         })
     }
 
-    /// The value with its unit.
+    /// The value with the unit.
     pub(super) fn shown(&self) -> String {
         format!("{} {}", number(self.value), self.unit)
             .trim()
@@ -158,13 +158,12 @@ impl fmt::Display for Figure {
     }
 }
 
-/// JSON has no NaN: what was not measured is `null` there.
+/// JSON has no NaN: a missing measurement is `null` there.
 fn maybe_none<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
-/// The value below which `part` (0 to 1) of the sorted values are: the nearest one. NaN if
-/// there are none.
+/// The value below which `part` (0 to 1) of the sorted values are, without interpolation. NaN for an empty slice.
 pub(super) fn quantile(sorted: &[f64], part: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     #[expect(
@@ -177,7 +176,7 @@ pub(super) fn quantile(sorted: &[f64], part: f64) -> f64 {
     sorted.get(index).copied().unwrap_or(f64::NAN)
 }
 
-/// A ratio, and the two figures of which it is made: what is measured plainly, and otherwise.
+/// A ratio, and both figures of the ratio: the plain and the protected measurement.
 pub(super) fn compared(
     name: &str,
     other: &str,
@@ -193,12 +192,12 @@ pub(super) fn compared(
     ]
 }
 
-/// One of the figures of several runs.
+/// A single figure of several runs.
 pub(super) fn column<const N: usize>(runs: &[[f64; N]], which: usize) -> Vec<f64> {
     runs.iter().map(|run| run[which]).collect()
 }
 
-/// Each of `protected` by its neighbour in `plain`.
+/// Each of `protected` divided by the neighbour in `plain`.
 pub(super) fn ratios(plain: &[f64], protected: &[f64]) -> Vec<f64> {
     plain.iter().zip(protected).map(|(a, b)| b / a).collect()
 }

@@ -1,5 +1,5 @@
-//! How soon a download is as fast as before, when its server was killed and its client is far away, by what controls
-//! the congestion; and how much less the client has got by then than one whose server was not killed.
+//! The time until a download is as fast as before, when the server was killed and the client is far away, by
+//! congestion control; and the bytes that the client misses by then, compared with a download without a kill.
 
 use std::io::Read as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -16,7 +16,8 @@ use super::stage::PORT;
 use super::subject::{Mode, Server, Subject};
 use super::{Bench, Measured};
 
-/// What a server can ask for. The kernel's own list is of what those may ask for who are not privileged.
+/// Congestion controls that a server can request. The kernel's own list has only the controls for unprivileged
+/// processes.
 const CONTROLS: [&str; 3] = ["bbr", "cubic", "reno"];
 const LINK_RATE: u64 = 100_000_000;
 /// Delay of the link in each direction.
@@ -38,7 +39,7 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 /// When (seconds since the kill), and how many bytes the client had by then.
 type Samples = Vec<(f64, f64)>;
 
-/// Who is killed, and under what.
+/// The mode of each run, and whether the server is killed.
 const COURSES: [(Mode, bool); 3] = [
     (Mode::Plain, false),
     (Mode::Protected("connection"), false),
@@ -69,7 +70,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Measured> {
     outcome.map(|()| measured)
 }
 
-/// Can a server have it?
+/// Whether a server can use this congestion control.
 fn is_there(bench: &Bench, control: &str) -> Result<rustix::io::Result<()>> {
     let host = &bench.stage.server;
     host.enter(|| {
@@ -143,7 +144,7 @@ fn figures(bench: &Bench, control: &str) -> Result<Vec<Figure>> {
     ])
 }
 
-/// One download. Where its server is not killed, it is looked at as if at that moment it had been.
+/// A download. Without a kill, the moment of the kill divides the samples all the same.
 fn download(bench: &Bench, server: &Server, mode: Mode, is_killed: bool) -> Result<Samples> {
     bench.interrupt.check()?;
     let mut subject = Subject::start(bench, server, mode)?;
@@ -170,7 +171,7 @@ fn download(bench: &Bench, server: &Server, mode: Mode, is_killed: bool) -> Resu
 fn connect(address: SocketAddr) -> Result<TcpStream> {
     let stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(STEP_TIMEOUT))?;
-    // So that the end does not wait for what is under way.
+    // The close then discards data under way without a wait.
     rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO))?;
     Ok(stream)
 }
@@ -201,10 +202,10 @@ fn bytes(count: u64) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// What came of three downloads in turn.
+/// The result of three downloads in turn.
 #[derive(Debug)]
 struct Run {
-    /// Of what was not killed, from then on when the other one was; Mbit/s.
+    /// Rate of the plain download after the moment of the kill; Mbit/s.
     plain: f64,
     unkilled: f64,
     /// Milliseconds.
@@ -238,7 +239,7 @@ fn got(samples: &Samples, from: f64, to: f64) -> f64 {
     by(to) - by(from)
 }
 
-/// Seconds from the kill until the rate is what it was.
+/// Seconds from the kill until the rate is as before.
 fn full_after(samples: &Samples) -> Result<f64> {
     let before = got(samples, -BASELINE_SECONDS, 0.0) / BASELINE_SECONDS;
     ensure!(before > 0.0, "nothing came before the kill");
@@ -256,7 +257,7 @@ fn full_after(samples: &Samples) -> Result<f64> {
     Ok(moments.into_iter().find(|at| is_full(*at)).unwrap_or(end))
 }
 
-/// When the longest silence after the kill is over: what was under way comes still.
+/// The end of the longest silence after the kill: data under way still arrives first.
 fn recovered_at(samples: &Samples) -> Option<f64> {
     let after = samples.iter().map(|(at, _)| *at).filter(|at| *at > 0.0);
     let pairs = std::iter::once(0.0).chain(after.clone()).zip(after);
@@ -268,8 +269,8 @@ fn recovered_at(samples: &Samples) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// 1000 bytes every 10 ms; what is under way still comes for 30 ms, then nothing for 200 ms, then half for
-    /// 100 ms, then all.
+    /// 1000 bytes every 10 ms. After a kill, data under way still arrives for 30 ms, then no data for 200 ms, then
+    /// half for 100 ms, then all.
     fn samples(is_killed: bool) -> Samples {
         let mut total = 0.0;
         let steps = (-100..=220).filter(|step| !is_killed || !(4..24).contains(step));

@@ -1,9 +1,9 @@
-//! The usual way to live with servers that die, beside ours: HAProxy in front of two nginx, and
-//! one nginx under `outlive serve` with a logger on another host. The same clients, the same kills.
+//! The usual protection against dying servers, beside `outlive`: HAProxy in front of two nginx, and one nginx under
+//! `outlive serve` with a logger on another host. The same clients, the same kills.
 //!
-//! HAProxy is set up to notice as fast as it can and to try again whatever may be tried again
-//! ([`proxied`]); a request of which the client has had a part of the answer may not. A killed
-//! nginx is started again at once. [`users`] are the clients.
+//! HAProxy is configured to notice as fast as possible and to retry every request that may be retried ([`proxied`]); a
+//! request may not be retried once the client has received a part of the response. A killed nginx is restarted at
+//! once. [`users`] are the clients.
 
 pub(super) mod proxied;
 pub(super) mod users;
@@ -24,9 +24,9 @@ use proxied::Proxied;
 use users::{Seen, Users};
 
 const LINKED: Mode = Mode::Linked(None);
-/// Time from one kill to the next: serve starts a server of this age again without a pause.
+/// Time from a kill to the next: serve restarts a server of this age without a pause.
 const KILL_INTERVAL: Duration = Duration::from_millis(1300);
-/// Rate of the client's link while servers are killed, bit/s: so low that downloads take a while.
+/// Rate of the client's link while servers are killed, bit/s: low enough that downloads take a while.
 pub(super) const LINK_RATE: u64 = 1_000_000_000;
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 /// Option of wrk.
@@ -89,7 +89,7 @@ fn throughput(bench: &Bench, hosts: &[Host; 3]) -> Result<Vec<Figure>> {
     ))
 }
 
-/// What a large object is transferred with, in Gbit/s, and how many small ones a second.
+/// Throughput of a large object, in Gbit/s, and small objects a second.
 pub(super) fn speeds(bench: &Bench, address: SocketAddr) -> Result<[f64; 2]> {
     let url = format!("http://{address}/large");
     curl(bench, &["-r", "0-33554431", &url])?;
@@ -98,7 +98,7 @@ pub(super) fn speeds(bench: &Bench, address: SocketAddr) -> Result<[f64; 2]> {
     Ok([large, wrk(bench, &["-t1", "-c16", WRK_DURATION, &url])?])
 }
 
-/// [`speeds`] of nginx alone, and of the others beside it.
+/// [`speeds`] of nginx alone, and of the compared services.
 pub(super) fn of_speeds<'a>(
     alone: &str,
     direct: &[[f64; 2]],
@@ -138,7 +138,7 @@ pub(super) fn of_speeds<'a>(
     figures
 }
 
-/// Kills the one, then the other nginx.
+/// Kills both nginx in turn.
 fn killed_behind_proxy(bench: &Bench, hosts: &[Host; 3], kills: usize) -> Result<Seen> {
     let mut proxied = Proxied::start(bench, hosts)?;
     let users = Users::start(bench, proxied.address())?;
@@ -189,7 +189,7 @@ fn kill_nginx(host: &Host) -> Result<()> {
     host.kill(&pids).context("nginx cannot be killed")
 }
 
-/// Ours must break nothing; what others promise is their affair.
+/// `outlive` must break no connection; the rivals promise as much or as little as their authors decide.
 pub(super) fn promised(figures: Vec<Figure>) -> impl Iterator<Item = Figure> {
     figures.into_iter().map(|figure| {
         if figure.name.ends_with(".broken") {
@@ -262,7 +262,7 @@ fn summary(figures: &[Figure], kills: usize) -> String {
     )
 }
 
-/// One of those that are compared, in a sentence.
+/// The result of a compared service, as a sentence.
 pub(super) fn side(figures: &[Figure], who: &str) -> String {
     let of = |what: &str| {
         let name = format!("compare.{who}.{what}");

@@ -1,6 +1,6 @@
-//! What one core of a logger takes in: from memory, without sockets; and over UDP on the loopback
-//! device, where the sender is another thread and only the processor time of the logger's main
-//! thread counts; with the record in memory, and written to files, too.
+//! The input that a core of a logger takes: from memory, without sockets; and over UDP on the loopback device. There
+//! the sender is another thread, and only the processor time of the logger's main thread counts; with the record in
+//! memory, and also written to files.
 
 use std::hint::black_box;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -29,14 +29,14 @@ use super::figure::Figure;
 const ISN: SeqNumber = SeqNumber(u32::MAX - 1000);
 /// Bytes that are uploaded before the record is begun anew.
 const UPLOAD_BYTES: usize = 8 << 20;
-/// Connections that are open besides the one that is measured.
+/// Connections that are open besides the measured connection.
 const IDLE_CONNECTIONS: u64 = 10_000;
 const FLOW: FlowId = FlowId(IDLE_CONNECTIONS / 2);
-/// Payload of a frame on an Ethernet link, and of one that segmentation offload has not cut.
+/// Payload of a frame on an Ethernet link, and of a frame before segmentation offload cuts the frame.
 const PAYLOAD_SIZES: [usize; 2] = [1448, 64_000];
-/// Datagrams that are taken before what is due is acknowledged.
+/// Datagrams that are taken before the due acknowledgement.
 const DATAGRAM_BATCH: usize = 32;
-/// What the sender lets go without an acknowledgement, bytes: what the kernel's buffers hold.
+/// Bytes that the sender has in flight without an acknowledgement: as much as the kernel's buffers hold.
 const IN_FLIGHT: u32 = 1 << 20;
 /// Uploads of a run.
 const UPLOADS_PER_RUN: u32 = 30;
@@ -171,8 +171,7 @@ fn over_udp(size: usize, directory: Option<PathBuf>) -> Result<f64> {
     Ok(sent? / busy?.as_secs_f64())
 }
 
-/// Sends the uploads to a logger and returns how much that was, in Gbit, when all of it is
-/// acknowledged.
+/// Sends the uploads to a logger and returns the amount, in Gbit, after the last acknowledgement.
 fn send(address: SocketAddr, key: &Key, size: usize) -> Result<f64> {
     let socket = UdpSocket::bind("127.0.0.1:0")?;
     socket.connect(address)?;
@@ -199,7 +198,7 @@ fn send(address: SocketAddr, key: &Key, size: usize) -> Result<f64> {
     Ok(gigabits(UPLOADS_PER_RUN, bytes))
 }
 
-/// Sends an upload until it is acknowledged.
+/// Sends an upload until the logger has acknowledged all of it.
 fn send_one(socket: &UdpSocket, datagrams: &[Vec<u8>], step: u32, down: &KeySet) -> Result<()> {
     let mut buffer = [0; 2048];
     let (mut sent, mut stable) = (0, 0);
@@ -216,7 +215,7 @@ fn send_one(socket: &UdpSocket, datagrams: &[Vec<u8>], step: u32, down: &KeySet)
                 for ack in Ack::each(&buffer[..length]) {
                     let ack = Ack::decode(ack, down)?;
                     let distance = ack.stable_seq.distance_from(ISN + 1).context("behind")?;
-                    // One of the upload before may come late.
+                    // A late acknowledgement may belong to the upload before.
                     if distance / step <= sent {
                         stable = stable.max(distance / step);
                     }
@@ -229,7 +228,7 @@ fn send_one(socket: &UdpSocket, datagrams: &[Vec<u8>], step: u32, down: &KeySet)
     Ok(())
 }
 
-/// Asks, and returns the one answer.
+/// Sends requests, and returns the single answer.
 fn ask(
     (control, decoder): &mut (Channel<TcpStream>, Decoder<Response>),
     requests: &[Request],

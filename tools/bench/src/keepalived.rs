@@ -1,6 +1,6 @@
-//! The usual way to live with hosts that die, beside ours: two hosts with HAProxy, one address that keepalived
-//! moves from the one to the other, and two nginx behind them; and one nginx under `outlive serve` with a
-//! standby and a logger. The same clients; the host that has the address loses its power, again and again.
+//! The usual protection against dying hosts, beside `outlive`: two hosts with HAProxy, with an address that keepalived
+//! moves between both, and two nginx behind; and one nginx under `outlive serve` with a standby and a logger. The same
+//! clients; the host with the address loses power, again and again.
 
 mod proxies;
 

@@ -1,4 +1,4 @@
-//! What a logger on a host of its own costs: `serve --logger`, with `--ack` as it is by default.
+//! The cost of a logger on a separate host: `serve --logger`, with the default `--ack`.
 
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
@@ -15,7 +15,7 @@ use super::stage::{PORT, limit};
 use super::subject::{Mode, Server, Subject, alternate, alternate_for};
 use super::traffic::{IPERF_REST, curl, echoes, iperf, iperf_report, wrk};
 
-/// As fast as it can be.
+/// Without a limit of the rate.
 const LINKED: Mode = Mode::Linked(None);
 const BOTH: [Mode; 2] = [Mode::Plain, LINKED];
 const GIGABIT_PER_SECOND: u64 = 1_000_000_000;
@@ -28,19 +28,19 @@ const DOWNLOAD_BOUND: &str = "each packet of the server is rewritten or looked a
 const ECHO_BOUND: &str = "each request is sent to the logger, too, and each acknowledgement of the logger becomes \
      one more packet for the client; all of it on the same two cores, where the answer is waiting to be sent";
 
-/// What is steadier than an upload has fewer pairs of runs.
+/// Measurements with less noise than an upload need fewer pairs of runs.
 fn rounds(bench: &Bench) -> usize {
     bench.rounds.min(5)
 }
 
 /// Throughput to the server, and where the time goes.
 pub(super) fn upload(bench: &Bench) -> Result<Vec<Figure>> {
-    // Below the record's limit per connection: beyond it nothing is recorded, nor measured.
+    // Below the record's limit per connection: beyond the limit the journal records no more bytes.
     let bytes = format!("{}M", bench.size(900, 128));
     bench.say("iperf3");
     let server = Server::iperf3(bench).pinned();
     let runs = alternate(bench, &server, &BOTH, |subject| {
-        // The first one waits for the kernel to clear the logger's memory.
+        // The first upload waits for the kernel to clear the logger's memory.
         iperf(bench, &["-n", &bytes])?;
         one_upload(bench, subject, &bytes)
     })?;
@@ -55,7 +55,7 @@ pub(super) fn upload(bench: &Bench) -> Result<Vec<Figure>> {
     for (index, part) in PARTS.into_iter().enumerate() {
         let how = format!("{how}: {}", part.how);
         for (mode, values) in BOTH.into_iter().zip(both(index + 1)) {
-            // Without outlive it has no parts.
+            // Without outlive the parts are 0.
             if values.iter().all(|value| *value == 0.0) {
                 continue;
             }
@@ -70,7 +70,7 @@ pub(super) fn upload(bench: &Bench) -> Result<Vec<Figure>> {
     Ok(figures.collect())
 }
 
-/// What is measured of an upload besides its speed.
+/// A quantity that is measured besides the speed of an upload.
 struct Part {
     name: &'static str,
     unit: &'static str,
@@ -128,7 +128,7 @@ fn one_upload(bench: &Bench, subject: &Subject<'_>, bytes: &str) -> Result<[f64;
     };
     let received = field("/end/sum_received/bytes")?;
     let seconds = field("/end/sum_received/seconds")?;
-    // Of the time of the transfer, in per cent of one processor.
+    // A share of the transfer's time, in per cent of a processor.
     let of_transfer = |who: &str| {
         let percent = field(&format!("/end/cpu_utilization_percent/{who}_total"))?;
         anyhow::Ok(percent / 100.0 * seconds)
@@ -148,7 +148,7 @@ fn one_upload(bench: &Bench, subject: &Subject<'_>, bytes: &str) -> Result<[f64;
     ])
 }
 
-/// The sentence, with its figures.
+/// The sentence about the bound, with figures.
 fn upload_bound(parts: &[Figure]) -> String {
     let of = |name: &str| {
         let part = parts.iter().find(|part| part.name.ends_with(name));
@@ -205,7 +205,7 @@ pub(super) fn network(bench: &Bench) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// Small messages, one at a time: on the bare lab, and with a delay on the client's link.
+/// Small messages, each after the response before: on the bare lab, and with a delay on the client's link.
 pub(super) fn echo(bench: &Bench) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for (name, delay, trips) in [
@@ -290,7 +290,7 @@ fn connect_time(bench: &Bench, address: SocketAddr, times: usize) -> Result<f64>
         let began = Instant::now();
         let stream = TcpStream::connect(address)?;
         took.push(began.elapsed().as_secs_f64() * 1e6);
-        // Closed by a RST, it leaves no TIME_WAIT.
+        // A close by RST leaves no TIME_WAIT.
         set_socket_linger(&stream, Some(Duration::ZERO))?;
     }
     took.sort_by(f64::total_cmp);

@@ -1,16 +1,14 @@
-//! `make bench`: what the protection costs, and how long a death takes.
+//! `make bench`: the costs of the protection, and the time of a recovery.
 //!
-//! Costs are ratios. A server runs plainly, then under `outlive serve`, then plainly again,
-//! and so on, on the same host of a lab; each protected run is compared with the plain run
-//! just before it. A machine that is slow today is slow for both, so the ratio means
-//! something where the figures do not. Its spread says how much.
+//! Costs are ratios. A server runs plainly, then under `outlive serve`, then plainly again, and so on, on the same
+//! host of a lab; each protected run is compared with the plain run just before. A slow machine is slow for both runs,
+//! so the ratio has a meaning where the absolute figures have none. The spread of the ratio shows how much.
 //!
-//! [`stage`] is the lab, [`subject`] the server that is measured, [`clients`] who uses it.
-//! Measured are [`traffic`], [`recovery`], [`full_rate`], [`replay`] and [`memory`], and with a logger on another
-//! host [`link`], a logger alone [`ingest`], and the
-//! client's side of a recovery [`estimate`]; [`haproxy`] is beside ours what others do; [`takeover`] is the death of a
-//! whole host, [`keepalived`] beside it what others do; [`figure`] is what comes out, [`report`] how it is told.
-//! [`processors`] is who used the processors, [`usage`] who has which memory.
+//! [`stage`] is the lab, [`subject`] the measured server, [`clients`] the users. The measurements are [`traffic`],
+//! [`recovery`], [`full_rate`], [`replay`] and [`memory`]; with a logger on another host [`link`], with a logger alone
+//! [`ingest`], and on the client's side of a recovery [`estimate`]. [`haproxy`] compares with the usual protection.
+//! [`takeover`] is the death of a whole host, and [`keepalived`] the usual protection there. [`figure`] is a result,
+//! [`report`] the report. [`processors`] is the use of the processors, [`usage`] the use of memory.
 
 #![forbid(unsafe_code)]
 
@@ -220,7 +218,7 @@ impl Subject {
     }
 }
 
-/// What comes of a measurement.
+/// The result of a measurement.
 #[derive(Default)]
 struct Measured {
     figures: Vec<Figure>,
@@ -230,7 +228,7 @@ struct Measured {
     notes: Vec<String>,
 }
 
-/// What every measurement needs.
+/// The parameters and parts that every measurement needs.
 struct Bench {
     stage: Stage,
     quick: bool,
@@ -239,12 +237,12 @@ struct Bench {
 }
 
 impl Bench {
-    /// `full`, or `quick` if it is to be quick.
+    /// `full`, or `quick` for a quick run.
     fn size<T>(&self, full: T, quick: T) -> T {
         if self.quick { quick } else { full }
     }
 
-    /// Say what is being done.
+    /// Prints the present activity.
     fn say(&self, what: impl fmt::Display) {
         println!("  {what}");
     }
@@ -298,13 +296,13 @@ fn run(options: &Options) -> Result<bool> {
     Ok(true)
 }
 
-/// What it is called on the command line.
+/// The name on the command line.
 fn name(subject: Subject) -> String {
     let name = subject.to_possible_value();
     name.map_or_else(String::new, |name| name.get_name().to_owned())
 }
 
-/// Measures this on a stage of its own. What others have come to is not lost if it fails.
+/// Measures the subject on a stage of its own. A failure does not lose the results of other subjects.
 fn measure(subject: Subject, bench: Bench) -> Result<Part> {
     let name = name(subject);
     println!("{name}");

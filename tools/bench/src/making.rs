@@ -1,4 +1,4 @@
-//! `outlive make`: how much sooner a build is there, and what that costs.
+//! `outlive make`: how much sooner a build is ready, and the cost.
 
 pub(super) mod commands;
 pub(super) mod files;
@@ -14,9 +14,9 @@ use super::Bench;
 use super::figure::{Aim, Figure};
 use builds::{self, MeasuredBuild, Pause, ProjectReport};
 
-/// What is built: of the projects of `make builds`, which has all that there are, those that are built in some seconds.
+/// The built projects: those of `make builds` that take a few seconds.
 const PROJECTS: [&str; 4] = ["bzip2", "lua", "zlib", "less"];
-/// A shorter build has nothing to do.
+/// A shorter build ran no command.
 const SHORTEST_BUILD_SECONDS: f64 = 0.05;
 
 const BYTES_PER_MIB: f64 = 1024.0 * 1024.0;
@@ -121,7 +121,7 @@ fn overheads(all: &[ProjectReport]) -> Vec<Figure> {
     figures
 }
 
-/// How long it takes, seconds. What it says is nobody's concern.
+/// The duration, seconds. The output is discarded.
 fn seconds(command: &mut Command) -> Result<f64> {
     command.stdin(Stdio::null());
     command.stdout(Stdio::null()).stderr(Stdio::null());

@@ -1,7 +1,7 @@
-//! What idle connections cost in memory and time, and a kill with very many of them.
+//! The cost of idle connections in memory and time, and a kill with very many idle connections.
 //!
-//! Counted is what [`super::usage`] says. As a check, what the kernel has allocated for all the
-//! system is compared with a plain run.
+//! The memory is that of [`super::usage`]. As a check, the kernel's allocations on the whole system are compared with
+//! a plain run.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use super::usage::{Used, anonymous, kernel, processes};
 
 /// Number of connections.
 pub(super) const CONNECTION_COUNT: usize = 10_000;
-/// The logger has read what there was, and sockets have shrunk their buffers.
+/// After this time the logger has emptied the ring, and sockets have shrunk their buffers.
 const SETTLE_TIME: Duration = Duration::from_millis(1050);
 
 /// Long enough to count ticks of 10 ms.
@@ -175,7 +175,7 @@ pub(super) fn linked(bench: &Bench) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// What became of the crowd when the server was killed.
+/// The crowd after a kill of the server.
 struct Killed {
     times: Times,
     answers: Answers,
@@ -193,7 +193,7 @@ fn kill_crowd(bench: &Bench, subject: &mut Subject<'_>, crowd: &mut Crowd) -> Re
     Ok(Killed { times, answers })
 }
 
-/// Stops what may have complained, of which was told.
+/// Stops a server. Complaints of `serve` were printed already, if a client failed.
 fn end(subject: Subject<'_>, killed: &Killed) -> Result<()> {
     if killed.answers.why.is_some() {
         subject.end()
@@ -247,7 +247,7 @@ fn whole(count: usize) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX))
 }
 
-/// The part of one CPU that they take while nothing happens, in per cent.
+/// The part of a CPU that serve and logger take while clients are idle, in per cent.
 fn idle_percent(serve: Pid) -> Result<f64> {
     let taken = || -> Result<f64> {
         let of_each = processes(serve)?.into_iter().map(used_by);

@@ -1,4 +1,4 @@
-//! A server with state: what its record costs, and how fast it is back.
+//! A server with state: the cost of the determinant log, and the time of a recovery.
 
 pub(super) mod checkpoints;
 pub(super) mod other_servers;
@@ -18,7 +18,7 @@ use super::stage::PORT;
 use super::subject::{Mode, Server, Subject, alternate};
 use super::traffic::on_client;
 
-/// How redis is run, and what figures of it are called.
+/// The modes of redis, and the names of the figures.
 const MODES: [(Mode, &str); 8] = [
     (Mode::Plain, "plain"),
     (Mode::Protected("connection"), "south"),
@@ -38,11 +38,11 @@ const LOADS: [(&str, &str, f64); 4] = [
 ];
 /// Most latency that output commit may add to a command.
 const ADDED_LATENCY_MS: f64 = 0.2;
-/// Most waits for the logger in one iteration of the server's event loop.
+/// Most waits for the logger in an iteration of the server's event loop.
 const WAITS_PER_ITERATION: f64 = 1.0;
-/// What redis-benchmark sends for a SET: `*3`, `SET`, a key of 16 bytes and a value of 3.
+/// Bytes of a SET of redis-benchmark: `*3`, `SET`, a key of 16 bytes and a value of 3.
 const REQUEST_BYTES: f64 = 45.0;
-/// Pause before the next death, so that serve does not take both for one.
+/// Pause before the next death, so that serve counts two deaths.
 const DEATH_INTERVAL: Duration = Duration::from_millis(1100);
 
 const COMMIT_BOUND: &str = "a round trip to the logger before the first answer of each turn of the server's loop, on \
@@ -76,7 +76,7 @@ fn speed(
         "redis-benchmark, {clients} clients, {pipeline} commands in a row"
     ));
     let modes = MODES.map(|(mode, _)| mode);
-    // Where one client waits for a round trip each time.
+    // For a single client that waits for a round trip each time.
     let fewer = match pipeline {
         "1" => bench.size("8000", "2000"),
         _ => bench.size("80000", "20000"),
@@ -147,7 +147,7 @@ fn speed(
     Ok(figures)
 }
 
-/// SETs a second, and their median latency in milliseconds.
+/// SETs a second, and the median latency in milliseconds.
 fn set(bench: &Bench, clients: &str, pipeline: &str, commands: &str) -> Result<[f64; 2]> {
     set_at(
         bench,
@@ -171,7 +171,7 @@ fn set_at(
     ];
     let said = on_client(bench, "redis-benchmark", &arguments)?;
     let line = said.lines().find(|line| line.starts_with("\"SET\""));
-    // Its name, then: a second, and of the latency average, least, median and others.
+    // The fields: name, SETs a second, and the latency: average, least, median and others.
     let field = |which| {
         let field =
             line.and_then(|line| line.split(',').nth(which)?.trim_matches('"').parse().ok());
@@ -180,7 +180,7 @@ fn set_at(
     Ok([field(1)?, field(4)?])
 }
 
-/// How large the record is for each command, and how long a death takes after so many.
+/// Bytes of the determinant log for each command, and the time of a recovery after so many commands.
 pub(super) fn recovery(bench: &Bench) -> Result<Vec<Figure>> {
     let server = Server::redis(bench);
     let mut figures = Vec::new();
@@ -250,7 +250,7 @@ fn timing(event: &Value, name: &str) -> Result<f64> {
     value.with_context(|| format!("no {name} in {event}"))
 }
 
-/// Turns of the server's event loop until now, and waits for the logger; none where it has none.
+/// Iterations of the server's event loop until now, and waits for the logger; 0 in modes without output commit.
 fn commits(subject: &Subject<'_>) -> Result<[f64; 2]> {
     if !matches!(subject.mode, Mode::Committed(_) | Mode::CommittedHere) {
         return Ok([0.0; 2]);

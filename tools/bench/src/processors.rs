@@ -5,9 +5,9 @@ use std::fs;
 use anyhow::{Context, Result};
 use lab::Pid;
 
-/// What the threads of a process have used of a processor, in seconds (`schedstat`: its first
-/// field is the time that a thread ran, in nanoseconds). It has what the kernel did in their time, of
-/// which much is for others: a packet that is sent is received in its sender's time.
+/// Processor time of the threads of a process, in seconds (`schedstat`: the first field is the time that a thread ran,
+/// in nanoseconds). Includes the kernel's work in that time, much of which is for other processes: a packet is
+/// received in the sender's time.
 pub(super) fn used_by(process: Pid) -> Result<f64> {
     let tasks = format!("/proc/{process}/task");
     let mut sum = 0.0;
@@ -23,8 +23,8 @@ fn nanoseconds(text: &str) -> Option<f64> {
     Some(text.parse::<f64>().ok()? * 1e-9)
 }
 
-/// What all processors together have worked, in seconds: all but waiting, and what a host of
-/// virtual machines took away (proc(5), stat, in ticks of 10 ms).
+/// Processor time of all processors together, in seconds: all but idle time, and time that a host of virtual machines
+/// took away (proc(5), stat, in ticks of 10 ms).
 pub(super) fn used_by_all() -> Result<f64> {
     let text = fs::read_to_string("/proc/stat")?;
     busy(&text).context("no line `cpu` in /proc/stat")

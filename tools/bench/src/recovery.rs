@@ -21,7 +21,7 @@ const BACKOFF_RESET_TIME: Duration = Duration::from_millis(1050);
 const BOUND: &str = "the dead server's processes must be gone and its sockets destroyed before the new one may \
      start; what takes longest is in the steps of this table";
 
-/// A step of a recovery, and the events' field at its end; it begins where the one before ends.
+/// A step of a recovery, and the field of the event at the end of the step. A step begins where the step before ends.
 const STEPS: [(&str, &str); 7] = [
     ("detection", "detected_ms"),
     ("clearing", "cleared_ms"),
@@ -32,7 +32,7 @@ const STEPS: [(&str, &str); 7] = [
     ("replay", "live_ms"),
 ];
 
-/// The times of one recovery, each from the death, in milliseconds.
+/// The times of a recovery, each from the death, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times([f64; STEPS.len()]);
 
@@ -63,14 +63,14 @@ impl Times {
     }
 }
 
-/// Kills the server with SIGKILL and waits until it serves again.
+/// Kills the server with SIGKILL and waits until the server serves again.
 pub(super) fn kill(subject: &mut Subject<'_>) -> Result<Value> {
     kill_process(subject.server_pid()?, Signal::KILL)?;
     subject.wait_for("serving", RECOVERY_TIMEOUT)
 }
 
-/// The same among a crowd that asks at once, while the server is dead: how long after the kill
-/// each had its answer.
+/// As [`kill`], with a crowd whose clients all send a request while the server is dead. The answers have the time from
+/// the kill.
 pub(super) fn kill_among(
     bench: &Bench,
     subject: &mut Subject<'_>,
@@ -138,7 +138,7 @@ fn with_connections(
     {
         subject.stop()?;
     } else {
-        // It has complaints, which were told.
+        // The complaints of serve were printed.
         subject.end()?;
     }
     Ok(figures(connections, &all, &alive, own_start))

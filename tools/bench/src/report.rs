@@ -1,4 +1,4 @@
-//! What was measured, for people and for scripts.
+//! The results of the measurements, for people and for scripts.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,7 +14,7 @@ use super::Measured;
 use super::figure::Figure;
 use harness::machine::{Machine, commit};
 
-/// What one subject has come to, and what was measured.
+/// The results of a subject, with the origin.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Part {
     subject: String,
@@ -22,13 +22,13 @@ pub(super) struct Part {
     machine: Machine,
     quick: bool,
     seconds: u64,
-    /// In a list of their own in `results.json`, flat, for scripts.
+    /// In a separate list in `results.json`, flat, for scripts.
     #[serde(skip)]
     figures: Vec<Figure>,
     notes: Vec<String>,
     /// Names of SVG files.
     plots: Vec<String>,
-    /// Why it could not be measured.
+    /// The reason why the measurement failed.
     failed: Option<String>,
     #[serde(skip)]
     drawn: Vec<(String, String)>,
@@ -63,7 +63,7 @@ impl Part {
         }
     }
 
-    /// Who measured what, for people: what follows `Commit`.
+    /// The origin of the figures, for people: the words after `Commit`.
     fn origin(&self) -> String {
         let quick = if self.quick {
             ", with --quick: too short to mean much"
@@ -74,7 +74,7 @@ impl Part {
     }
 }
 
-/// All subjects, in their order.
+/// All subjects, in order.
 pub(super) struct Report {
     parts: Vec<Part>,
 }
@@ -121,8 +121,8 @@ impl Report {
         text
     }
 
-    /// Writes `results.json`, `RESULTS.md` and the plots. What is there of other subjects stays; `order` are all that
-    /// there are. A subject that could not be measured now keeps what it had.
+    /// Writes `results.json`, `RESULTS.md` and the plots. Results of other subjects stay; `order` is the list of all
+    /// subjects. A subject whose measurement failed now keeps the earlier results.
     pub(super) fn write(self, directory: &Path, order: &[String]) -> Result<()> {
         fs::create_dir_all(directory)?;
         let save = |name: &str, text: &str| {
@@ -228,7 +228,7 @@ impl Report {
     }
 }
 
-/// What was written before, if anything was.
+/// The earlier results, if any.
 fn read(path: &Path) -> Result<Vec<Part>> {
     let text = match fs::read(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

@@ -22,8 +22,8 @@ const LOG_INTERFACE: &str = "eth1";
 /// Size of the small object.
 pub(super) const SMALL_OBJECT_BYTES: usize = 128;
 
-/// A lab with `client` at 10.0.0.1 and `server` at 10.0.0.10; and on a network of their own
-/// `logger` at 10.0.1.20 and the server again at 10.0.1.10.
+/// A lab with `client` at 10.0.0.1 and `server` at 10.0.0.10. On a second network, `logger` is at 10.0.1.20 and the
+/// server at 10.0.1.10.
 pub(super) struct Stage {
     pub(super) client: Host,
     pub(super) server: Host,
@@ -43,7 +43,7 @@ impl Stage {
         testbed
             .lab
             .add_link(&server, LOG_INTERFACE, Address::new(1, 10)?)?;
-        // Thousands of connections to one port, again and again.
+        // For thousands of connections to a single port, again and again.
         client.sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
         client.sysctl("net.ipv4.tcp_tw_reuse", "1")?;
         let stage = Self {
@@ -64,7 +64,7 @@ impl Stage {
         self.testbed.file(name)
     }
 
-    /// A file of so many zeros that takes no room.
+    /// A file of `size` zeros that takes no disk space.
     pub(super) fn sparse(&self, name: &str, size: u64) -> Result<PathBuf> {
         let path = self.file(name);
         File::create(&path)?.set_len(size)?;
@@ -76,23 +76,23 @@ impl Stage {
         SocketAddr::new(self.server.address().ipv4().into(), port)
     }
 
-    /// So many bits per second each way on the log link, or as much as there is.
+    /// Limits the log link to `rate` bits per second each way; `None` removes the limit.
     pub(super) fn set_log_rate(&self, rate: Option<u64>) -> Result<()> {
         limit(&self.logger, rate)?;
         limit_link(&self.server.link(LOG_INTERFACE)?, rate)
     }
 
-    /// So many microseconds of round trip on the log link, besides what the lab takes.
+    /// Adds so many microseconds of round trip on the log link, besides the lab's own delay.
     pub(super) fn set_log_round_trip(&self, microseconds: u32) -> Result<()> {
         let half = Duration::from_micros(microseconds.into()) / 2;
         self.logger.links()[0].adjust(&Direction::BOTH, |link| link.delay(half))?;
         Ok(())
     }
 
-    /// Runs a command of the client's host to its end and returns what it printed.
+    /// Runs a command on the client's host to the end and returns the output.
     ///
     /// # Errors
-    /// It failed, took more than `limit`, or we were interrupted: it is killed then.
+    /// The command failed, took more than `limit`, or was interrupted by the user. The command is killed then.
     pub(super) fn run(
         &self,
         program: &str,
@@ -135,28 +135,28 @@ impl Stage {
         self.testbed.remove()
     }
 
-    /// The same after a failure, of which it is known already.
+    /// As [`Stage::remove`], after a failure that was reported already.
     pub(super) fn abandon(self) {
         self.testbed.abandon();
     }
 }
 
-/// Takes the power from a host, at one moment as far as others can see: to remove a link takes the lab some
-/// ten milliseconds, to cut it a few.
+/// Takes the power from a host, at a single moment for the other hosts: the lab needs about ten milliseconds to remove
+/// a link, and a few to cut a link.
 pub(super) fn power_off(host: &Host) -> Result<()> {
     let links = host.links();
-    // The clients' first: what it says without a logger is not what a host without power says.
+    // The clients' link first: a host without power sends no packets, but a host that only lost the logger would.
     for link in &links {
         link.cut()?;
     }
     host.power_off()?;
     for link in &links {
-        link.heal()?; // for when the power is back
+        link.heal()?; // for the next power-on
     }
     Ok(())
 }
 
-/// So many bits per second each way on a host's first link, or as much as there is.
+/// Limits a host's first link to `rate` bits per second each way; `None` removes the limit.
 pub(super) fn limit(host: &Host, rate: Option<u64>) -> Result<()> {
     limit_link(&host.links()[0], rate)
 }

@@ -10,11 +10,11 @@ use super::subject::{Mode, Server, alternate};
 use super::traffic::{IPERF_REST, iperf};
 
 const STRATEGIES: [&str; 4] = [BASIC, "lazy", "eager", "conditional"];
-/// Waits for timers again and again, whatever the link could carry: hundreds of megabytes
-/// take it a minute, and tell no more than some do.
+/// Basic waits for timers again and again, at any rate of the link: hundreds of megabytes would take a minute, and
+/// show no more than 64 MB.
 const BASIC: &str = "basic";
 
-/// Uploads with each, one after another, again and again.
+/// Uploads with each strategy, in turn, again and again.
 pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     let bytes = |mode| match mode {
         Mode::LinkedBy(BASIC) => "64M".to_owned(),

@@ -22,26 +22,25 @@ const SERVER_TIMEOUT: Duration = Duration::from_secs(20);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
     Plain,
-    /// Under `outlive serve`, with this `--replay`; the record is in a process of its host.
+    /// Under `outlive serve`, with this `--replay`; the record is in a logger process on the same host.
     Protected(&'static str),
-    /// Under `outlive serve --logger`, over a link of so many bits per second, or as fast as
-    /// it can be.
+    /// Under `outlive serve --logger`, over a link of so many bits per second, or without a limit.
     Linked(Option<u64>),
-    /// The same as fast as it can be, with this `--ack`.
+    /// As `Linked(None)`, with this `--ack`.
     LinkedBy(&'static str),
-    /// Under `outlive serve --stateful=require`, the record on its host.
+    /// Under `outlive serve --stateful=require`, with the record on the same host.
     Wrapped,
-    /// The same with `--checkpoint-at` so many bytes.
+    /// As `Wrapped`, with `--checkpoint-at` so many bytes.
     Checkpointed(u64),
-    /// Wrapped, with a logger on a host of its own, so many microseconds of round trip away besides what the lab takes:
-    /// nothing is said that it does not have.
+    /// As `Wrapped`, with a logger on a separate host, at so many microseconds of round trip besides the lab's own
+    /// delay. Output waits for output commit.
     Committed(u32),
-    /// The same with the logger on its own host, by its address.
+    /// As `Committed`, with the logger on the server's host, by address.
     CommittedHere,
 }
 
 impl Mode {
-    /// The server has a record of its own.
+    /// Whether the server has a determinant log.
     fn is_north(self) -> bool {
         matches!(
             self,
@@ -49,7 +48,7 @@ impl Mode {
         )
     }
 
-    /// Its name in the names of figures.
+    /// The mode in the names of figures.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -61,7 +60,7 @@ impl Mode {
     }
 }
 
-/// A server and its port.
+/// A server and the port.
 #[derive(Debug, Clone)]
 pub(super) struct Server {
     command: Vec<OsString>,
@@ -97,20 +96,20 @@ impl Server {
         Self::of(command, port)
     }
 
-    /// redis, which keeps nothing in files.
+    /// redis without files.
     pub(super) fn redis(bench: &Bench) -> Self {
         Self::of(redis_command(bench.stage.address(PORT)), PORT)
     }
 
-    /// Kept on one CPU, as its client is on another: where the scheduler happens to put two busy
-    /// processes makes more of a difference than what is to be measured.
+    /// Pinned to a CPU, with the client on another CPU: the scheduler's choice of CPUs for two busy processes makes a
+    /// larger difference than the measured effect.
     pub(super) fn pinned(mut self) -> Self {
         self.is_pinned = several_cpus();
         self
     }
 
-    /// What is started. A server with a record of its own is the program that is named: it is kept there when it has
-    /// begun.
+    /// The command line of the server. A server with state must be the named program, not `taskset`: such a server is
+    /// pinned after the start.
     fn command(&self, mode: Mode) -> Vec<OsString> {
         let mut command = self.command.clone();
         if self.is_pinned && !mode.is_north() {
@@ -137,7 +136,7 @@ impl Server {
     }
 }
 
-/// redis, which keeps nothing in files.
+/// redis without files.
 pub(super) fn redis_command(address: SocketAddr) -> Vec<OsString> {
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let words = [
@@ -172,7 +171,7 @@ pub(super) fn several_cpus() -> bool {
 pub(super) struct Subject<'a> {
     bench: &'a Bench,
     process: Process,
-    /// The logger's, on its host.
+    /// The logger, on the logger's host.
     logger: Option<Process>,
     pub(super) mode: Mode,
     protected: bool,
@@ -180,7 +179,7 @@ pub(super) struct Subject<'a> {
 }
 
 impl<'a> Subject<'a> {
-    /// Starts it, and returns when it listens and is protected as it is to be.
+    /// Starts the server, and returns when the server listens and has the protection of the mode.
     pub(super) fn start(bench: &'a Bench, server: &Server, mode: Mode) -> Result<Self> {
         let stage = &bench.stage;
         let rate = match mode {
@@ -273,12 +272,12 @@ impl<'a> Subject<'a> {
         self.process.pid()
     }
 
-    /// `serve`, if there is one.
+    /// `serve`, in a protected mode.
     pub(super) fn serve_pid(&self) -> Option<Pid> {
         self.protected.then(|| self.pid())
     }
 
-    /// The logger on a host of its own.
+    /// The logger on a separate host.
     pub(super) fn logger_pid(&self) -> Option<Pid> {
         self.logger.as_ref().map(Process::pid)
     }
@@ -293,7 +292,7 @@ impl<'a> Subject<'a> {
         self.events.server_pid()
     }
 
-    /// Lines of what `serve` told that say that a connection was not protected or was lost.
+    /// Events of `serve` about a connection that was unprotected or reset.
     pub(super) fn complaints(&self) -> Result<Vec<String>> {
         Ok(complaints(&self.events.all()?))
     }
@@ -308,7 +307,7 @@ impl<'a> Subject<'a> {
         Ok(field("connections")? - field("unprotected")?)
     }
 
-    /// What `outlive status --json` says.
+    /// The output of `outlive status --json`.
     pub(super) fn status(&self) -> Result<Value> {
         let testbed = &self.bench.stage.testbed;
         let mut command = Command::new(&testbed.programs.outlive);
@@ -319,10 +318,10 @@ impl<'a> Subject<'a> {
             .with_context(|| format!("`outlive status` said {said}"))
     }
 
-    /// Stops it with SIGTERM, whatever it has complained of.
+    /// Stops the subject with SIGTERM, with any complaints.
     ///
     /// # Errors
-    /// It does not end.
+    /// The process does not end.
     pub(super) fn end(&self) -> Result<()> {
         self.process.kill(Signal::TERM)?;
         let ended = self.process.wait_with_timeout(SERVER_TIMEOUT)?;
@@ -330,10 +329,10 @@ impl<'a> Subject<'a> {
         Ok(())
     }
 
-    /// Stops it with SIGTERM.
+    /// Stops the subject with SIGTERM.
     ///
     /// # Errors
-    /// It does not end; or a connection was not protected all the time.
+    /// The process does not end; or a connection was unprotected for a time.
     pub(super) fn stop(self) -> Result<()> {
         self.end()?;
         if self.protected {
@@ -348,7 +347,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// All its threads stay on the first processor.
+/// Pins all threads of a process to the first processor.
 fn pin(process: Pid) -> Result<()> {
     let process = process.as_raw_nonzero().to_string();
     let mut taskset = Command::new("taskset");
@@ -357,7 +356,7 @@ fn pin(process: Pid) -> Result<()> {
     Ok(())
 }
 
-/// What events say of connections that were not protected or were lost.
+/// Events about connections that were unprotected or reset.
 pub(super) fn complaints(events: &[Value]) -> Vec<String> {
     let bad = [
         "unprotected",
@@ -374,7 +373,7 @@ pub(super) fn complaints(events: &[Value]) -> Vec<String> {
     events.iter().filter(bad).map(message).collect()
 }
 
-/// How long a plain server takes from its start until it listens, in milliseconds.
+/// Time of a plain server from the start until the server listens, in milliseconds.
 pub(super) fn own_start(bench: &Bench, server: &Server) -> Result<f64> {
     let began = Instant::now();
     let subject = Subject::start(bench, server, Mode::Plain)?;
@@ -383,8 +382,8 @@ pub(super) fn own_start(bench: &Bench, server: &Server) -> Result<f64> {
     Ok(took.as_secs_f64() * 1e3)
 }
 
-/// Runs the server in each mode in turn, round by round, and measures it. The answer has a
-/// list for each mode, with the figures of each run.
+/// Runs the server in each mode in turn, round by round, and measures each run. The result has a list for each mode,
+/// with the figures of each run.
 pub(super) fn alternate<const N: usize>(
     bench: &Bench,
     server: &Server,

@@ -1,10 +1,10 @@
-//! From the death of the host that serves to the first byte from another one.
+//! From the death of the active host to the first byte from another host.
 //!
-//! The host loses its power while clients use the service ([`silence_clients`]); the standby takes over
-//! ([`pair`]), and its events say when each step was done ([`steps`]). Then the dead host comes back as the
-//! standby, and it is the other one's turn. Measured with the lease as it is by default, and with the
-//! shortest that is stable here; against the number of connections, and of bytes that were recorded. And
-//! the pause of clients at a switchover, and the cost of a standby.
+//! The host loses power while clients use the service ([`silence_clients`]). The standby takes over ([`pair`]), and
+//! the events tell the end of each step ([`steps`]). Then the dead host comes back as the standby, and the other host
+//! loses power. Measured with the default lease, and with the shortest lease that is stable here; by the number of
+//! connections, and by the number of recorded bytes. Also measured: the pause of clients at a switchover, and the cost
+//! of a standby.
 
 mod cost;
 mod pair;
@@ -30,7 +30,7 @@ use silence_clients::{Silences, WHAT, Watchers};
 pub(super) use steps::now;
 use steps::{STEPS, Steps, announced};
 
-/// The longest that `outlive logger` grants by default, milliseconds: whoever has just begun to serve has it.
+/// The longest default lease of `outlive logger`, milliseconds: a host that has just begun to serve gets this lease.
 pub(super) const DEFAULT_LEASE_MS: u64 = 250;
 /// Terms that are tried, the shortest first.
 const LEASE_TERMS_MS: [u64; 6] = [10, 20, 40, 60, 80, 120];
@@ -62,7 +62,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// With the shortest lease by which the service stays where it is while nobody dies.
+/// With the shortest lease that causes no takeover while both hosts live.
 fn tuned(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
     for lease in LEASE_TERMS_MS {
         if !is_stable(bench, hosts, lease)? {
@@ -84,7 +84,7 @@ fn tuned(bench: &Bench, hosts: &Hosts) -> Result<Vec<Figure>> {
     Ok(Vec::new())
 }
 
-/// Whether the service is not taken over under load while nobody dies.
+/// Whether the service stays on the host under load, while both hosts live.
 fn is_stable(bench: &Bench, hosts: &Hosts, lease: u64) -> Result<bool> {
     bench.say(format_args!("a lease of {lease} ms under load"));
     bench
@@ -97,7 +97,7 @@ fn is_stable(bench: &Bench, hosts: &Hosts, lease: u64) -> Result<bool> {
         if bench.interrupt.is_raised() || pair.has_moved()? {
             break;
         }
-        // Whether they go well is not the question here.
+        // The outcome of these transfers does not matter here.
         let _ = wrk(bench, &["-t1", "-c64", "-d1s", &format!("{url}/small")]);
         let _ = curl(bench, &[&format!("{url}/object")]);
     }
@@ -110,7 +110,7 @@ fn is_stable(bench: &Bench, hosts: &Hosts, lease: u64) -> Result<bool> {
     Ok(!moved)
 }
 
-/// One takeover, in milliseconds.
+/// A takeover, in milliseconds.
 struct Takeover {
     steps: Steps,
     silences: Silences,
@@ -135,7 +135,7 @@ fn take_over(bench: &Bench, pair: &mut Pair<'_>, lease_ms: u64) -> Result<Takeov
     let silences = watchers.finish()?;
     let steps = Steps::of(&pair.events(0)?, power_off)?;
     let announced = announced(&capture.finish()?.packets, power_off);
-    // If it was granted much later than that, it was prolonged between our question and the end.
+    // A grant much later than that means a renewal of the lease between the question and the power-off.
     let third = milliseconds(lease_ms) / 3.0;
     let lease = left.filter(|left| steps.granted() - left < third.max(20.0));
     Ok(Takeover {
@@ -146,7 +146,7 @@ fn take_over(bench: &Bench, pair: &mut Pair<'_>, lease_ms: u64) -> Result<Takeov
     })
 }
 
-/// One after another. `None`: the service has moved by itself meanwhile.
+/// Power-offs in turn. `None`: a host was superseded without a power-off.
 fn power_offs(bench: &Bench, hosts: &Hosts, lease: u64) -> Result<Option<Vec<Takeover>>> {
     let runs = bench.size(20, 3);
     bench.say(format_args!("{runs} power-offs, a lease of {lease} ms"));
@@ -229,7 +229,7 @@ fn of_steps(all: &[Steps], figure: &dyn Fn(&str, &[f64], &str) -> Figure) -> Vec
     steps.chain([live]).collect()
 }
 
-/// With idle connections: how many are alive, how long it takes, and who needs which memory for it.
+/// With idle connections: the number that is alive, the time, and the memory of each part.
 fn with_connections(
     bench: &Bench,
     hosts: &Hosts,
@@ -271,7 +271,7 @@ fn with_connections(
     let moved = pair.has_moved()?;
     pair.stop()?;
     match done {
-        // So many clients at once may keep a busy machine from prolonging its lease.
+        // So many clients at once may keep a busy machine from renewing the lease in time.
         Err(error) if moved && !alive.is_empty() => bench.say(format_args!(
             "after {} of {runs} the service has moved by itself: {error:#}",
             alive.len()

@@ -1,4 +1,4 @@
-//! What the kernel knows of a TCP connection, asked for by sock_diag(7).
+//! The kernel's state of a TCP connection, by sock_diag(7).
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with,
 };
 
-/// Asks the kernel of the network namespace in which it was opened.
+/// A socket for questions to the kernel of the network namespace in which the socket was opened.
 pub(super) struct Asker(OwnedFd);
 
 impl Asker {
@@ -38,7 +38,7 @@ impl Asker {
                 source_port: local.port(),
                 destination_address: ipv4(remote),
                 destination_port: remote.port(),
-                // Whichever it is (INET_DIAG_NOCOOKIE).
+                // Any cookie (INET_DIAG_NOCOOKIE).
                 cookie: [0xff; 8],
                 ..SocketId::new_v4()
             },
@@ -80,9 +80,10 @@ pub(super) struct TcpInfo {
 }
 
 impl TcpInfo {
-    /// `None` of what an older kernel says, which is shorter.
+    /// `None` for the shorter structure of an older kernel.
     fn parse(bytes: &[u8]) -> Option<Self> {
-        // Eight fields of a byte come first, then those of four, the eight of which are aligned.
+        // Eight fields of a byte come first, then fields of four bytes, and then fields of eight bytes, which are
+        // aligned.
         let field = |at: usize| Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?));
         Some(Self {
             rto: field(8)?,
@@ -119,7 +120,7 @@ mod tests {
             "{info:?}"
         );
         assert!(info.snd_cwnd >= 2, "{info:?}");
-        // The SYN counts one.
+        // The SYN counts as a byte.
         assert_eq!(info.bytes_acked, 1001, "{info:?}");
         drop(server);
         let nobody = [ends[0], SocketAddr::from(([127, 0, 0, 1], 1))];

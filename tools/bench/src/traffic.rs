@@ -1,4 +1,4 @@
-//! What an undisturbed connection costs: throughput both ways, round trips, requests.
+//! The cost of an undisturbed connection: throughput both ways, round trips, requests.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -60,12 +60,12 @@ pub(super) fn download(bench: &Bench) -> Result<Vec<Figure>> {
 
 /// Throughput to the server.
 pub(super) fn upload(bench: &Bench) -> Result<Vec<Figure>> {
-    // Below the record's limit per connection: beyond it nothing is recorded, nor measured.
+    // Below the record's limit per connection: beyond the limit the journal records no more bytes.
     let mib: u64 = bench.size(900, 128);
     let bytes = format!("{mib}M");
     bench.say("iperf3");
-    // The first upload of a logger's life waits for the kernel to clear its memory; it keeps that
-    // for the next ones, as it does between the uploads of a busy service.
+    // The first upload after the start of a logger waits for the kernel to clear memory. The logger keeps that memory
+    // for the next uploads, as between the uploads of a busy service.
     let upload = || iperf(bench, &["-n", &bytes]);
     let iperf3 = alternate(bench, &Server::iperf3(bench).pinned(), &BOTH, |_| {
         let first = upload()?;
@@ -101,7 +101,7 @@ pub(super) fn upload(bench: &Bench) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// A ratio with an aim, and the two figures of which it is made.
+/// A ratio with an aim, and both figures of the ratio.
 fn throughput<const N: usize>(
     name: &str,
     runs: &[Vec<[f64; N]>],
@@ -124,7 +124,7 @@ pub(super) fn on_client(bench: &Bench, program: &str, arguments: &[&str]) -> Res
         .run("taskset", &all, TRANSFER_TIMEOUT, &bench.interrupt)
 }
 
-/// Runs curl, and returns its speed in Gbit/s.
+/// Runs curl, and returns the speed in Gbit/s.
 pub(super) fn curl(bench: &Bench, arguments: &[&str]) -> Result<f64> {
     let format = "%{speed_download} %{speed_upload}";
     let mut all = vec!["-sS", "--fail", "-o", "/dev/null", "-w", format];
@@ -142,7 +142,7 @@ pub(super) fn curl(bench: &Bench, arguments: &[&str]) -> Result<f64> {
     Ok(bytes_per_second * 8e-9)
 }
 
-/// Runs iperf3, and returns what arrived, in Gbit/s.
+/// Runs iperf3, and returns the received rate, in Gbit/s.
 pub(super) fn iperf(bench: &Bench, arguments: &[&str]) -> Result<f64> {
     std::thread::sleep(IPERF_REST);
     let report = iperf_report(bench, arguments)?;
@@ -150,7 +150,7 @@ pub(super) fn iperf(bench: &Bench, arguments: &[&str]) -> Result<f64> {
     Ok(bits.context("iperf3 did not say how fast it was")? * 1e-9)
 }
 
-/// Runs iperf3, and returns what it says.
+/// Runs iperf3, and returns the report.
 pub(super) fn iperf_report(bench: &Bench, arguments: &[&str]) -> Result<Value> {
     let server = bench.stage.address(0).ip().to_string();
     let mut all = vec!["-J", "-c", &server];
@@ -159,7 +159,7 @@ pub(super) fn iperf_report(bench: &Bench, arguments: &[&str]) -> Result<Value> {
     serde_json::from_str(&said).context("iperf3 did not print JSON")
 }
 
-/// Round trips of 64 bytes over one connection.
+/// Round trips of 64 bytes over a connection.
 pub(super) fn echo(bench: &Bench) -> Result<Vec<Figure>> {
     let trips = bench.size(20_000, 5_000);
     echoes(
@@ -208,7 +208,7 @@ pub(super) fn echoes(
     Ok(figures)
 }
 
-/// Median and 99th percentile, in microseconds. Keeps its thread on the client's CPU.
+/// Median and 99th percentile, in microseconds. Pins the calling thread to the client's CPU.
 fn round_trips(bench: &Bench, address: SocketAddr, trips: usize) -> Result<[f64; 2]> {
     if several_cpus() {
         let mut cpus = CpuSet::new();

@@ -1,8 +1,8 @@
-//! The memory of a service: what its processes and its maps in the kernel take.
+//! The memory of a service: of the processes and of the maps in the kernel.
 //!
-//! Counted are the anonymous memory of `serve` and of its logger, and the BPF maps of the
-//! service as the kernel accounts for them. The ring to the logger is such a map: what of it
-//! the logger has mapped must not be counted again, so resident memory would be wrong.
+//! Counted are the anonymous memory of `serve` and of the logger, and the service's BPF maps as the kernel accounts
+//! for the maps. The ring to the logger is such a map, and is also mapped by the logger: resident memory would count
+//! the ring twice.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use std::fs;
 use anyhow::{Context, Result};
 use lab::Pid;
 
-/// What a service uses, in bytes.
+/// The memory of a service, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Used {
     pub(super) anonymous: f64,
@@ -18,7 +18,7 @@ pub(super) struct Used {
 }
 
 impl Used {
-    /// By a `serve` and its logger.
+    /// The memory of a `serve` and of the logger on the same host.
     pub(super) fn by(serve: Pid) -> Result<Self> {
         let of_each = processes(serve)?.into_iter().map(anonymous);
         Ok(Self {
@@ -32,7 +32,7 @@ impl Used {
     }
 }
 
-/// A `serve` and its logger, if that is on the same host.
+/// A `serve` and the logger process on the same host, if any.
 pub(super) fn processes(serve: Pid) -> Result<Vec<Pid>> {
     let mut all = children(serve)?;
     all.retain(|child| command_line(*child).contains("logger-process"));
@@ -59,7 +59,7 @@ pub(super) fn anonymous(pid: Pid) -> Result<f64> {
     kib(&text, "Anonymous:").with_context(|| format!("no Anonymous of process {pid}"))
 }
 
-/// What the kernel has allocated for itself and cannot give back at will, in bytes.
+/// Memory that the kernel has allocated for internal use and cannot reclaim at will, in bytes.
 pub(super) fn kernel() -> Result<f64> {
     let text = fs::read_to_string("/proc/meminfo")?;
     let sum = ["SUnreclaim:", "Percpu:"].map(|key| kib(&text, key));
@@ -75,7 +75,7 @@ fn kib(text: &str, key: &str) -> Option<f64> {
     Some(f64::from(number) * 1024.0)
 }
 
-/// The BPF maps that a process has open, as the kernel accounts for them.
+/// The memory of the BPF maps that a process has open, as the kernel accounts for the maps.
 fn maps(pid: Pid) -> Result<f64> {
     let mut sizes = BTreeMap::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))? {

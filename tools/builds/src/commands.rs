@@ -65,7 +65,7 @@ fn own_times(notes: &str) -> Result<Vec<f64>> {
         let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
         let [this, within, began, ended] = numbers[..].try_into().context("four numbers")?;
         let took = std::time::Duration::from_nanos(ended.saturating_sub(began)).as_secs_f64();
-        // What is within another one ends, and is noted, before it.
+        // An inner command ends before the outer command, and is written down before.
         let own = took - all.remove(&this).unwrap_or(0.0);
         *all.entry(within).or_default() += took;
         if own >= SHORTEST_COMMAND_SECONDS {
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn nested_command_counts_once() -> Result<()> {
-        // Two commands of a second in a make that is another one's command, one of two, and an echo.
+        // Two commands of a second in a make that is a command of another make, a command of two seconds, and an echo.
         let notes = "20 10 100000000 1100000000\n21 10 1100000000 2100000000\n10 0 95000000 2110000000\n\
                      11 0 3000000000 5000000000\n12 0 5000000000 5001000000\n";
         assert_eq!(own_times(notes)?, [1.0, 1.0, 2.0]);

@@ -199,7 +199,7 @@ fn compare(
     let plain = go(Builder::Make)?;
     let times: Vec<Duration> = plain.steps.iter().map(|came| came.took).collect();
     let ours = go(Builder::Outlive(&programs.outlive, &times))?;
-    // After that: what becomes faster or slower meanwhile does so for both.
+    // After `outlive make`: a drift of the machine's speed then affects both sides alike.
     let again = go(Builder::Make)?;
     std::fs::remove_dir_all(&place)?;
     let mut gone = ProjectReport {

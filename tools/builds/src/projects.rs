@@ -30,7 +30,7 @@ pub const REDIS: Archive = Archive {
 };
 
 pub(super) const PROJECTS: [Project; 10] = [
-    // One flat makefile.
+    // A single flat makefile.
     Project {
         name: "bzip2",
         archive: Archive {
@@ -62,7 +62,7 @@ pub(super) const PROJECTS: [Project; 10] = [
         header: "src/lobject.h",
         install: &["install", "INSTALL_TOP=../stage"],
     },
-    // A configure script of its own.
+    // A configure script that is not from autoconf.
     Project {
         name: "zlib",
         archive: Archive {
@@ -153,7 +153,7 @@ pub(super) const PROJECTS: [Project; 10] = [
         header: "src/server.h",
         install: &["install", "MALLOC=libc", "PREFIX=$(CURDIR)/stage"],
     },
-    // One huge source that tools put together, which are built first.
+    // A huge source, assembled by tools that are built first.
     Project {
         name: "sqlite",
         archive: Archive {

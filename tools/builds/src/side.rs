@@ -248,7 +248,7 @@ fn most_memory(process: u32) -> Result<u64> {
 fn hidden_by(process: u32) -> Result<u64> {
     let mut all = BTreeMap::new();
     for descriptor in fs::read_dir(format!("/proc/{process}/fd"))? {
-        // It may be closed by now.
+        // The descriptor may be closed by now.
         let Ok(file) = fs::metadata(descriptor?.path()) else {
             continue;
         };

@@ -181,7 +181,7 @@ pub(crate) fn start<'scope, 'a: 'scope>(
                 let began = Instant::now();
                 let result = kind.run(number, scene);
                 let ended = Instant::now();
-                // Nobody listens when the demo was interrupted.
+                // After an interruption of the demo no thread receives messages.
                 let _ = director.send(Message::Client(Outcome {
                     kind,
                     began,

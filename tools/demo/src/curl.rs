@@ -16,8 +16,8 @@ use crate::stage::{SMALL_FILES, small};
 
 /// Speed of the large transfers, so that they go on during all kills.
 const LARGE_RATE: &str = "10M";
-/// A slow client reads this many bytes at a time, and then sleeps: 80 KiB/s. (curl's own
-/// limit does not hold for files as small as these.)
+/// A slow client reads this many bytes at a time, and then sleeps: 80 KiB/s. (curl's own limit does not hold for such
+/// small files.)
 const SLOW_READ: usize = 16 << 10;
 const SLOW_SLEEP: Duration = Duration::from_millis(200);
 /// Speed of the small requests.
@@ -84,8 +84,7 @@ pub(crate) fn upload(scene: &Scene<'_>) -> Result<Served> {
         &["--limit-rate", LARGE_RATE, "--upload-file", &path, &url],
     )?;
     let pauses = watch_reading(&mut curl, &source)?;
-    // 204 is the answer where the file was there: when nginx was killed after it had made
-    // it, and before it had said so.
+    // 204 means that the file existed: nginx was killed after the creation and before the response.
     one_connection(&finish(curl)?, 1, &[201, 204])?;
     let uploaded = BufReader::new(File::open(scene.stage.file("uploaded"))?);
     let bytes = same(uploaded, BufReader::new(File::open(source)?), || {})?;
@@ -105,7 +104,7 @@ impl<R: Read> Read for Slowly<R> {
 
 /// A curl command with our line for each transfer.
 fn curl(scene: &Scene<'_>, arguments: &[&str]) -> Result<Program> {
-    // What the user has configured is not for us.
+    // Without the user's configuration.
     let ours = ["--disable", "--noproxy", "*", "--globoff"];
     let more = ["--silent", "--show-error", "--write-out", SAY];
     Program::start(scene, "curl", &[&ours[..], &more, arguments].concat())

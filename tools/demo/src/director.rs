@@ -354,7 +354,7 @@ impl<'a> Director<'a> {
     }
 
     fn on_logger_event(&mut self, event: &Value) {
-        // Another host that attaches says so itself.
+        // Another host that attaches has an event of `serve` for this.
         let line = narration::of_logger(event).filter(|_| !self.power.is_off);
         if let Some((what, text)) = line {
             self.timeline.now(what, &text);
@@ -385,7 +385,7 @@ impl<'a> Director<'a> {
     fn remove_remains(&mut self) {
         for path in std::mem::take(&mut self.remains) {
             if !self.stage.file("uploaded").exists() {
-                // One that is gone already is none to worry about.
+                // A file that is gone already is no error.
                 let _ = fs::remove_file(path);
             }
         }

@@ -98,7 +98,7 @@ fn run(options: &Options) -> Result<bool> {
     );
     let result = director.direct(sender, seed, options.kills);
 
-    // Both, whatever happened: what is left must be known.
+    // Both, after any outcome: the error names everything that remains.
     let stopped = servers.stop();
     drop(record);
     let removed = stage.remove();

@@ -33,7 +33,7 @@ pub(crate) fn run(scene: &Scene<'_>, of: Server) -> Result<Served> {
         let received = subscriber.receive();
         (received, publisher.join())
     });
-    // Who publishes knows best why there is nothing to hear.
+    // The publisher's error explains missing messages best.
     let published = published.map_err(|_| anyhow::anyhow!("the publisher panicked"))??;
     let received = received?;
     ensure!(
@@ -71,7 +71,7 @@ impl Messenger<'_> {
         };
         let place = self.place();
         let place: Vec<&str> = place.iter().map(String::as_str).collect();
-        // So that each line comes when it is printed.
+        // With stdbuf, each line arrives when printed.
         let arguments = [&["-oL"], &words[..1], &place, &words[1..]].concat();
         let mut program = Program::start(self.scene, "stdbuf", &arguments)?;
         let lines = BufReader::new(program.output()?).lines();
@@ -169,8 +169,8 @@ impl Subscriber {
             );
             received.bytes += u64::try_from(message.len())?;
         }
-        // Whatever comes twice has come by then. Not SIGTERM: mosquitto_sub says something in its handler, even
-        // while it prints, and then prints that twice.
+        // Any duplicate has arrived by then. Not SIGTERM: mosquitto_sub prints in the handler, even in the middle of a
+        // print, and then prints that text twice.
         thread::sleep(DUPLICATE_TIMEOUT);
         self.program.kill()?;
         let mut rest = Vec::new();
@@ -243,7 +243,7 @@ fn all_received(said: &str, published: u64) -> Result<()> {
         lines[1..].iter().all(|receivers| *receivers == "1"),
         "a message did not go to one subscriber"
     );
-    // The end is one more.
+    // The end is a message, too.
     let received = u64::try_from(lines.len() - 1)?;
     ensure!(
         received == published + 1,

@@ -64,7 +64,7 @@ pub(crate) fn of_serve(event: &Value, scene: &Scene<'_>) -> Vec<(String, String)
             "leased",
             format!("{server} on {host} speaks by leases, so that another may when they are over"),
         ),
-        // The standby comes back to it, too.
+        // The standby returns to the logger, too.
         "lease_required" if scene.awaits_logger => Vec::new(),
         "granted" if scene.takes_over => line(
             "granted",

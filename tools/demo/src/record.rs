@@ -143,7 +143,7 @@ fn pass_on(stderr: ChildStderr, director: &Sender<Message>) {
         let Ok(line) = line else { break };
         let text = || String::from_utf8_lossy(&line).into_owned();
         let narrated = serde_json::from_slice::<Value>(&line).map_err(|_| text());
-        // Nobody may listen any more, but it must be able to write.
+        // After the demo no thread receives messages, but the logger must be able to write.
         let _ = director.send(Message::Logger(narrated));
     }
 }

@@ -109,7 +109,7 @@ impl Service {
             .command(&self.outlive.to_string_lossy())
             .arg(verb)
             .args(&self.arguments)
-            // A terminal's interrupt is for us, who stop it in order.
+            // A terminal's interrupt is for the demo, which stops the service in order.
             .process_group(0)
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -134,8 +134,8 @@ impl Service {
         Ok(())
     }
 
-    /// Gives power to the host, if missing. The hosts of a lab share kernel and files, so this removes what a reboot
-    /// would have removed.
+    /// Gives power to the host, if missing. The hosts of a lab share kernel and files, so the call also removes the
+    /// files that a reboot would have removed.
     pub(crate) fn power_on(&self) -> Result<()> {
         self.host.power_on()?;
         self.clean()
@@ -150,10 +150,10 @@ impl Service {
         let Some(janitor) = self.janitor.take() else {
             return Ok(());
         };
-        // Else its host has no power, and nothing was removed.
+        // Otherwise the host has no power, and the files of the service remain.
         let runs = self.running.is_some();
         let in_order = self.terminate()?;
-        // The directory is ours; what was in it, `outlive` has removed.
+        // The demo owns the directory; `outlive` has removed the content.
         let left = std::fs::read_dir(self.run_directory.path())?;
         let left: Vec<_> = left.flatten().map(|entry| entry.path()).collect();
         if !left.is_empty() {
@@ -177,7 +177,7 @@ impl Service {
         let Some(mut child) = self.running.take() else {
             return Ok(true);
         };
-        // Not waited for yet, so the number is its own.
+        // The child has not been waited for, so the number is not reused.
         let pid = Pid::from_child(&child);
         let deadline = Instant::now() + STOP_LIMIT;
         if child.try_wait()?.is_none() {
@@ -219,7 +219,7 @@ impl Drop for Service {
 fn pass_on(stderr: ChildStderr, source: Source, director: &Sender<Message>) {
     for line in BufReader::new(stderr).split(b'\n') {
         let Ok(line) = line else { break };
-        // Nobody may listen any more, but it must be able to write.
+        // After the demo no thread receives messages, but the service must be able to write.
         let _ = director.send(Message::Service(source, parse(&line)));
     }
     let _ = director.send(Message::Service(source, OutputLine::Ended));

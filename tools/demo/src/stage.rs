@@ -43,15 +43,15 @@ impl Stage {
         if with_logger {
             servers.push(lab.add_host_at("host-b", 11)?);
             logger = Some(lab.add_host_at("logger", 20)?);
-            // No host's own: each comes and goes with its service.
+            // Addresses of no host: each comes and goes with a service.
             places = [
                 Address::new(0, 100)?,
                 Address::new(0, 101)?,
                 Address::new(0, 102)?,
             ];
         }
-        // Buffers on the client's side hide a pause from the program that is measured: with
-        // these they hide at most some 20 ms of a transfer.
+        // Buffers on the client's side hide a pause from the measured program: buffers of this size hide at most some
+        // 20 ms of a transfer.
         client.sysctl("net.ipv4.tcp_rmem", "4096 131072 262144")?;
         client.sysctl("net.ipv4.tcp_wmem", "4096 65536 262144")?;
         let directory = lab.directory().to_owned();

@@ -1,12 +1,11 @@
-//! `make paper`: the experiments of section V of the FT-TCP paper (Alvisi, Bressoud,
-//! El-Khashab, Marzullo, Zagorodnov: Wrapping Server-Side TCP to Mask Connection Failures,
-//! INFOCOM 2001), repeated in a lab and told beside the paper's own figures.
+//! `make paper`: the experiments of section V of the FT-TCP paper (Alvisi, Bressoud, El-Khashab, Marzullo, Zagorodnov:
+//! Wrapping Server-Side TCP to Mask Connection Failures, INFOCOM 2001), repeated in a lab and printed beside the
+//! paper's own figures.
 //!
-//! An unmodified client uploads 1 MB as fast as it can to a server that discards it, over
-//! Ethernets of the paper's rates; a capture on the client is read afterwards. [`stage`] is
-//! the lab, [`experiment`] a row of Tables I to IV, [`recovery`] one of Table V, [`upload`] what
-//! a capture says, [`statistics`] and [`harness::plot`] what is made of it, [`published`] what the paper
-//! says, [`report`] both side by side.
+//! An unmodified client uploads 1 MB at full speed to a server that discards the data, over Ethernets of the paper's
+//! rates; a capture on the client is read afterwards. [`stage`] is the lab, [`experiment`] a row of Tables I to IV,
+//! [`recovery`] a row of Table V, [`upload`] the measures from a capture. [`statistics`] and [`harness::plot`]
+//! summarize the measures, [`published`] has the paper's figures, and [`report`] shows both side by side.
 
 mod experiment;
 mod published;
@@ -75,7 +74,7 @@ impl Options {
     }
 }
 
-/// Runs the experiments. The exit status is 0 when all could be run, whatever they showed.
+/// Runs the experiments. The exit status is 0 when all could be run, with any results.
 pub(crate) fn main(options: &Options) -> ExitCode {
     ended("paper", run(options))
 }
@@ -121,7 +120,7 @@ fn run(options: &Options) -> Result<bool> {
     Ok(true)
 }
 
-/// What was asked for, or all.
+/// The chosen values, or all.
 fn chosen<T: Copy>(asked: &[T], all: &[T]) -> Vec<T> {
     if asked.is_empty() {
         all.to_vec()

@@ -1,5 +1,5 @@
-//! The redis project's own tests, as it runs them against a server of somebody else's: plainly, and while the server
-//! is killed again and again. What passes plainly has to pass then.
+//! The redis project's own tests, as the suite runs against an external server: plainly, and while the server is
+//! killed again and again. A test that passes plainly has to pass under kills.
 
 mod source;
 mod suite_output;
@@ -23,12 +23,13 @@ const SERVICE: &str = "redis";
 const PORT: u16 = 6379;
 /// Longest time until a server is there, also after a kill.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
-/// Longest time without output of the suite, which has a limit of 20 minutes of its own.
+/// Longest time without output of the suite, which has its own limit of 20 minutes.
 const SILENCE_TIMEOUT: Duration = Duration::from_secs(180);
-/// A client that connects in a replay sends its SYN again later and later: for so long the next kill waits for the
-/// suite. The notes are long by its end, and it would connect in vain again and again.
+/// A client that connects in a replay retransmits the SYN later and later: the next kill waits this long for the
+/// suite. The determinant log is long by the end of the suite, and otherwise the client would connect in vain again
+/// and again.
 const RECONNECT_TIME: Duration = Duration::from_secs(60);
-/// It wants a port in vain that is taken on the suite's own host, which is not the server's here.
+/// This test expects an error from a port that is taken on the suite's own host. The server is on another host here.
 const NOT_HERE: &str = "CONFIG SET rollback on apply error";
 /// Most names of tests that are shown.
 const SHOWN_TESTS: usize = 20;
@@ -120,7 +121,7 @@ fn run(options: &Options) -> Result<bool> {
     Ok(missing.is_empty() && killed.is_whole)
 }
 
-/// Where it is done.
+/// The hosts and files of the runs.
 struct Stage {
     client: Host,
     server: Host,
@@ -129,7 +130,8 @@ struct Stage {
 }
 
 impl Stage {
-    /// The suite where it may write, with the programs where it looks for them, and a directory for the server.
+    /// Copies the suite to a writable place, with the programs where the suite expects them, and makes a directory for
+    /// the server.
     fn prepare(&self, source: &Path) -> Result<()> {
         let suite = self.testbed.file("suite");
         fs::create_dir_all(suite.join("src"))?;
@@ -150,7 +152,7 @@ impl Stage {
         Ok(fs::create_dir(self.testbed.file("data"))?)
     }
 
-    /// One run of the suite, against a server that is killed that often.
+    /// A run of the suite, against a server that is killed at this interval.
     fn suite(&self, options: &Options, kills: Option<Duration>) -> Result<SuiteOutput> {
         let logger = kills.filter(|_| options.logger);
         let logger = logger
@@ -219,7 +221,7 @@ impl Stage {
     }
 }
 
-/// A redis as the suite wants it, plainly or under `outlive serve`.
+/// A redis as the suite needs, plainly or under `outlive serve`.
 struct Redis<'a> {
     stage: &'a Stage,
     process: Process,
@@ -285,14 +287,14 @@ impl<'a> Redis<'a> {
         Ok(self.process.wait_with_timeout(Duration::ZERO)?.is_none())
     }
 
-    /// Kills the server, and returns when it serves again.
+    /// Kills the server, and returns when the server serves again.
     fn kill_main(&mut self) -> Result<()> {
         let Some(events) = &mut self.events else {
             return Ok(());
         };
         let pid = events.server_pid()?;
         match kill_process(pid, Signal::KILL) {
-            Err(rustix::io::Errno::SRCH) => return Ok(()), // it has died by itself, and is back soon
+            Err(rustix::io::Errno::SRCH) => return Ok(()), // the server has died already, and will be back soon
             killed => killed?,
         }
         self.kills += 1;
@@ -300,7 +302,7 @@ impl<'a> Redis<'a> {
         Ok(())
     }
 
-    /// Ends it, and says what it has lost.
+    /// Ends the server, and returns the reported losses.
     fn stop(self) -> Result<Vec<String>> {
         self.process.kill(Signal::TERM)?;
         let ended = self.process.wait_with_timeout(SERVER_TIMEOUT)?;

@@ -1,8 +1,9 @@
 //! `make simulate`: the simulation of the optimistic make paper (Bubenik and Zwaenepoel, *Optimistic Make*, Rice COMP
-//! TR 1989, sections 5 and 6), told beside the paper's own figures, and the same with times that were measured here.
+//! TR 1989, sections 5 and 6), printed beside the paper's own figures, and the same with times that were measured
+//! here.
 //!
-//! [`plan`] is what is simulated, [`published`] what the paper says, [`measured`] a workload of measured times,
-//! [`figure`] what comes out, [`report`] how it is told.
+//! [`plan`] has the simulated settings, [`published`] the paper's figures, [`measured`] a workload of measured times,
+//! [`figure`] a result, [`report`] the report.
 
 mod figure;
 mod measured;
@@ -43,7 +44,7 @@ pub(crate) struct Options {
     output: PathBuf,
 }
 
-/// Simulates all of it. The exit status is 0 whatever comes out.
+/// Simulates all settings. The exit status is 0 with any results.
 pub(crate) fn main(options: &Options) -> ExitCode {
     ended("simulate", run(options))
 }

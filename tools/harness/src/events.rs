@@ -18,7 +18,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 #[derive(Debug)]
 pub struct Events {
     log: PathBuf,
-    /// Number of events up to the last awaited one.
+    /// Number of events up to the last awaited event.
     passed: usize,
 }
 

@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 
-/// `$1`: outlive, `$2`: the run directory, `$3`: the service. A line on standard input means that nothing is left.
-/// While `serve` lives, clean refuses. Hosts with a run directory of their own have it below that one as `run-*`.
+/// `$1`: outlive, `$2`: the run directory, `$3`: the service. A line on standard input means that all is removed.
+/// While `serve` lives, clean refuses. A host with a separate run directory has `run-*` below the run directory.
 const SCRIPT: &str = r#"
 read -r line && exit 0
 tries=0
@@ -53,7 +53,7 @@ impl Janitor {
     /// Ends the janitor: nothing is left.
     pub fn dismiss(mut self) {
         if let Some(stdin) = &mut self.0.stdin {
-            // If it is gone already, so much the better.
+            // A janitor that is gone already has no work left.
             let _ = stdin.write_all(b"clean\n");
         }
     }

@@ -1,4 +1,4 @@
-//! Where and on what a bench was run.
+//! The machine and the commit of a bench.
 
 use std::fmt;
 use std::fs;
@@ -54,8 +54,8 @@ impl fmt::Display for Machine {
     }
 }
 
-/// The commit that was measured, with `-dirty` behind it if the tree differed from it; what
-/// the bench itself writes does not count.
+/// The measured commit, with `-dirty` behind if the tree differed from the commit; files that the bench writes do not
+/// count.
 pub fn commit() -> String {
     let git = |arguments: &[&str]| {
         let output = Command::new("git")

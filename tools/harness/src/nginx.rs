@@ -3,8 +3,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-/// An ordinary configuration, but that all paths are in `directory`, and that connections may stay
-/// as long as they like.
+/// An ordinary configuration, except that all paths are in `directory`, and that connections may stay without a limit.
 pub fn configuration(directory: &Path, addresses: &[SocketAddr]) -> String {
     let directory = directory.display();
     let listen: String = addresses
@@ -38,7 +37,7 @@ http {{
     )
 }
 
-/// The same as one process, with TLS: the certificate and its key are `cert.pem` and `key.pem` in `directory`.
+/// The same for a single process, with TLS: certificate and key are `cert.pem` and `key.pem` in `directory`.
 pub fn with_tls(directory: &Path, address: SocketAddr) -> String {
     let plain = format!("listen {address};");
     let place = directory.display();

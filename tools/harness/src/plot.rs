@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 pub struct Series<'a> {
     /// Name in the legend.
     pub name: &'a str,
-    /// Seconds, and what is plotted.
+    /// Seconds, and the plotted value.
     pub points: &'a [(f64, f64)],
 }
 
@@ -17,20 +17,20 @@ const RIGHT: f64 = 20.0;
 const TOP: f64 = 40.0;
 const BOTTOM: f64 = 50.0;
 
-/// Told apart also by those who do not see all colours (Okabe and Ito).
+/// Colours that colour-blind people can distinguish (Okabe and Ito).
 const COLOURS: [&str; 6] = [
     "#000000", "#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00",
 ];
 
-/// What a plot is of.
+/// Labels, unit and extent of a plot.
 pub struct Axes<'a> {
     /// Title above the plot.
     pub title: &'a str,
-    /// Which time it is; the unit is added.
+    /// Label of the time axis; the unit is added.
     pub across: &'a str,
     /// Label of the vertical axis.
     pub up: &'a str,
-    /// How much of what is plotted is 1 at the axis.
+    /// The plotted value that is 1 at the axis.
     pub unit: f64,
     /// Time that is shown.
     pub seconds: f64,
@@ -47,7 +47,7 @@ pub enum Corner {
     Lower,
 }
 
-/// Draws what happened in that time.
+/// Draws the points of the shown time.
 pub fn plot(axes: &Axes<'_>, series: &[Series<'_>]) -> String {
     let within = |points: &[(f64, f64)]| -> Vec<(f64, f64)> {
         let shown = points.iter().copied();
@@ -136,7 +136,7 @@ impl Frame<'_> {
         );
     }
 
-    /// A point for each acknowledgement, and a thin line through them.
+    /// A point for each acknowledgement, and a thin line through the points.
     fn line(&self, svg: &mut String, points: &[(f64, f64)], colour: &str) {
         let mut path = String::new();
         let mut dots = String::new();

@@ -1,4 +1,4 @@
-//! What every task has: an end on signals, an exit status, and the programs that it runs.
+//! The common parts of every task: an end on signals, an exit status, and the programs to run.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, Result, ensure};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// A flag that a signal raises; everything that takes long looks at it.
+/// A flag that a signal raises; long work checks the flag.
 #[derive(Clone)]
 pub struct Interrupt(Arc<AtomicBool>);
 
@@ -50,7 +50,7 @@ impl Interrupt {
     }
 }
 
-/// The exit status of a task, whose failure is told. What it returns says whether it passed.
+/// The exit status of a task. An error is printed. `result` tells whether the task passed.
 pub fn ended(name: &str, result: Result<bool>) -> ExitCode {
     match result {
         Ok(true) => ExitCode::SUCCESS,
@@ -76,7 +76,7 @@ pub fn need_root() -> Result<()> {
     Ok(())
 }
 
-/// The program, or the one of that name beside this one.
+/// The given program, or the program of that name beside this program.
 pub fn program(given: Option<PathBuf>, name: &str) -> Result<PathBuf> {
     let path = match given {
         Some(path) => path,
@@ -88,7 +88,7 @@ pub fn program(given: Option<PathBuf>, name: &str) -> Result<PathBuf> {
         .with_context(|| format!("no {}: build it with `make build`", path.display()))
 }
 
-/// Where what was fetched is kept: there, or in the user's cache by that name.
+/// The directory of downloads: `given`, or the directory `name` in the user's cache.
 pub fn cache(given: Option<PathBuf>, name: &str) -> Result<PathBuf> {
     let directory = given.or_else(|| {
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
@@ -101,7 +101,7 @@ pub fn cache(given: Option<PathBuf>, name: &str) -> Result<PathBuf> {
     Ok(directory.canonicalize()?)
 }
 
-/// What the labs of bench and paper run.
+/// The programs for the labs of bench and paper.
 #[derive(Debug, Clone)]
 pub struct Programs {
     /// The `outlive` to run.
@@ -111,7 +111,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// With the `outlive` that was given, or the one beside us.
+    /// With the given `outlive`, or the `outlive` beside this program.
     pub fn find(outlive: Option<PathBuf>) -> Result<Self> {
         Ok(Self {
             outlive: program(outlive, "outlive")?,
@@ -119,7 +119,7 @@ impl Programs {
         })
     }
 
-    /// The CRIU that `make criu` has built, if it had to; else the system's.
+    /// The CRIU that `make criu` has built, if a build was needed; otherwise the system's.
     pub fn criu(&self) -> PathBuf {
         self.built("criu/criu").unwrap_or_else(|| "criu".into())
     }

@@ -20,7 +20,7 @@ const LOGGER_PORT: u16 = 7600;
 /// Longest time until a program listens.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A lab with its files.
+/// A lab with files.
 pub struct Testbed {
     /// The programs that run in the lab.
     pub programs: Programs,
@@ -28,7 +28,7 @@ pub struct Testbed {
     pub interrupt: Interrupt,
     files: TempDir,
     janitor: Janitor,
-    /// The hosts, and the network between them.
+    /// The hosts, and the network between the hosts.
     pub lab: Lab,
 }
 
@@ -66,8 +66,7 @@ impl Testbed {
         self.files.path()
     }
 
-    /// Starts `outlive logger` with more arguments on a host, and a new key; returns when it
-    /// listens.
+    /// Starts `outlive logger` with more arguments on a host, and a new key; returns when the logger listens.
     pub fn start_logger(&self, host: &Host, more: &[&str]) -> Result<Process> {
         let outlive = &self.programs.outlive;
         let output = Command::new(outlive).arg("key").output()?;

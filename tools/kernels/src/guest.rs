@@ -1,8 +1,8 @@
-//! The machine that boots a kernel, and what it says.
+//! The machine that boots a kernel, and the machine's findings.
 //!
-//! Its first process is a shell script in a small file system in memory. It loads modules, sees
-//! this machine's files, read-only but for what a running system writes, and runs in them what
-//! was built here. What it finds it prints on its console in lines of their own.
+//! The first process is a shell script in a small file system in memory. The script loads modules and mounts this
+//! machine's files, read-only except for the directories that a running system writes. In these files the script runs
+//! the programs that were built here. Findings are separate lines on the console.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -18,11 +18,12 @@ use super::modules;
 use super::packages::Unpacked;
 use harness::task::Interrupt;
 
-/// One thread for all processors. With a thread for each, qemu 7.2 goes on executing kernel code that was patched
-/// meanwhile: a kernel that switches tracepoints on and off ends with "Oops: int3" and "Fatal exception in interrupt"
-/// (docs/kernels.md).
+/// A single thread for all processors. With a thread for each, qemu 7.2 continues to execute kernel code that was
+/// patched meanwhile: a kernel that switches tracepoints on and off ends with "Oops: int3" and "Fatal exception in
+/// interrupt" (docs/kernels.md).
 const EMULATION: [&str; 2] = ["-accel", "tcg,thread=single"];
-/// The machine's clock goes with what its processors do: on a busy host they are slow, and nothing takes too long.
+/// The machine's clock follows the instructions of the processors: on a busy host all is slow, and no timeout is
+/// exceeded.
 const COUNTED: [&str; 2] = ["-icount", "shift=2,sleep=on"];
 const REAL: [&str; 2] = ["-accel", "kvm"];
 
@@ -30,20 +31,20 @@ const REAL: [&str; 2] = ["-accel", "kvm"];
 const APPENDED: &str =
     "console=ttyS0 quiet loglevel=5 panic=-1 rcupdate.rcu_cpu_stall_timeout=300 watchdog_thresh=60";
 
-/// How a machine is made, whatever its kernel.
+/// The parameters of a machine, for any kernel.
 pub(super) struct Guest {
     pub(super) tests: Tests,
     pub(super) outlive: PathBuf,
     pub(super) reference_server: PathBuf,
-    /// Whether the processor runs it, or qemu does its instructions one by one.
+    /// Whether the processor runs the machine, or qemu emulates each instruction.
     pub(super) kvm: bool,
-    /// Whether its console is shown.
+    /// Whether the machine's console is shown.
     pub(super) console: bool,
-    /// For how long each server is killed under load, seconds; 0: none is.
+    /// For how long each server is killed under load, seconds; 0: no kills.
     pub(super) load: u64,
-    /// What the names of the tests have in them that are run; without text, all.
+    /// Text in the names of the tests to run; without text, all.
     pub(super) filter: String,
-    /// How long it may take.
+    /// Longest time of the machine.
     pub(super) limit: Duration,
 }
 
@@ -51,13 +52,13 @@ pub(super) struct Guest {
 pub(super) struct Tests {
     /// Of the data plane, packet by packet.
     pub(super) packets: PathBuf,
-    /// Of devices that are stacked upon others.
+    /// Of stacked devices.
     pub(super) stacked: PathBuf,
     /// Of servers that are killed under load.
     pub(super) load: PathBuf,
 }
 
-/// What was found on a kernel.
+/// The findings on a kernel.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Findings {
     loads: bool,
@@ -66,7 +67,7 @@ pub(super) struct Findings {
     packets: Count,
     stacked: Count,
     load: Count,
-    /// What servers that were killed under load have done.
+    /// The work of servers that were killed under load.
     pub(super) work: Vec<String>,
     /// Why something failed.
     pub(super) reasons: Vec<String>,
@@ -99,18 +100,18 @@ impl Count {
     }
 }
 
-/// A protected server whose connection survives its death, with programs attached this way.
+/// A protected server whose connection survives the server's death, with programs attached this way.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Attached {
     #[default]
     No,
-    /// The kernel does not have it: TCX came with 6.6.
+    /// Not in this kernel: TCX came with 6.6.
     Missing,
     Yes,
 }
 
 impl Findings {
-    /// Nothing, for this reason.
+    /// No findings, for this reason.
     pub(super) fn none(error: &anyhow::Error) -> Self {
         Self {
             reasons: vec![format!("{error:#}")],
@@ -124,7 +125,7 @@ impl Findings {
             && self.tcx != Attached::No
             && self.clsact == Attached::Yes
             && [self.packets, self.stacked].iter().all(|tests| tests.is_good(whole))
-            // None at all if nobody wants a load.
+            // No tests at all without a load.
             && self.load.failed == 0
             && self.reasons.is_empty()
     }
@@ -151,7 +152,7 @@ impl Findings {
     fn of(console: &str) -> Self {
         let mut findings = Self::default();
         for line in console.lines() {
-            // The console may put a message of the kernel before it.
+            // The console may put a message of the kernel before the marker.
             let Some((_, said)) = line.split_once("@@ ") else {
                 continue;
             };
@@ -179,7 +180,7 @@ impl Findings {
     }
 }
 
-/// What a kernel says when something is wrong with it.
+/// Words of a kernel that is in trouble.
 const COMPLAINTS: [&str; 7] = [
     "BUG:",
     "Oops",
@@ -190,11 +191,11 @@ const COMPLAINTS: [&str; 7] = [
     "detected stalls",
 ];
 
-/// The first complaint of the kernel itself, with the lines after it, among which is the stack.
+/// The first complaint of the kernel itself, with the lines after, which include the stack.
 fn complaint(console: &str) -> Option<String> {
     let complains = |line: &str| {
         message(line).is_some_and(|text| {
-            // Others only warn of settings, with something before that word.
+            // A message with other text before "WARNING:" only warns of a setting.
             text.starts_with("WARNING:") || COMPLAINTS.iter().any(|words| text.contains(words))
         })
     };
@@ -203,7 +204,7 @@ fn complaint(console: &str) -> Option<String> {
     Some(format!("the kernel complains:\n{}", lines.join("\n")))
 }
 
-/// What the kernel says in a line, if the line is the kernel's: `[   12.345678] text`. Others may have begun the line.
+/// The kernel's text in a line, if the line is the kernel's: `[   12.345678] text`. Other text may stand before.
 fn message(line: &str) -> Option<&str> {
     let (_, rest) = line.split_once('[')?;
     let (time, text) = rest.split_once("] ")?;
@@ -226,7 +227,7 @@ impl Guest {
                 .args(["-M", "q35"])
                 .args(if self.kvm { REAL } else { EMULATION })
                 .args(&COUNTED[..if counted && !self.kvm { 2 } else { 0 }])
-                // What a nested KVM may not be able to set is left out.
+                // Without a feature that a nested KVM may not be able to set.
                 .args(["-cpu", "max,arch-capabilities=off"])
                 .args(["-smp", "2", "-m", "2048", "-nographic", "-no-reboot"])
                 .args(["-net", "none", "-kernel"])
@@ -305,13 +306,13 @@ fn which(program: &str) -> Result<PathBuf> {
         .with_context(|| format!("there is no {program}"))
 }
 
-/// The last lines of a text, in one.
+/// The last lines of a text, joined to a single line.
 fn tail(text: &str) -> String {
     let lines: Vec<_> = text.lines().collect();
     lines[lines.len().saturating_sub(8)..].join(" / ")
 }
 
-/// A running qemu; gone with its guard.
+/// A running qemu; a drop ends qemu.
 struct Machine(Child);
 
 impl Machine {
@@ -320,7 +321,7 @@ impl Machine {
         while self.0.try_wait()?.is_none() {
             interrupt.check()?;
             if Instant::now() > deadline {
-                // What it said until then is of use.
+                // The output until then is of use.
                 println!(
                     "  it takes more than {} s and is switched off",
                     limit.as_secs()
@@ -336,7 +337,7 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // Both fail only when it has ended.
+        // Both fail only when qemu has ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -344,7 +345,7 @@ impl Drop for Machine {
 
 /// The machine's first process.
 const INIT: &str = include_str!("init.sh");
-/// What it runs among this machine's files.
+/// The script that the first process runs among this machine's files.
 const SCRIPT: &str = include_str!("inside.sh");
 
 #[cfg(test)]

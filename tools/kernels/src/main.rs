@@ -1,9 +1,8 @@
-//! `make kernels`: on which kernels the data plane loads, attaches and passes its tests.
+//! `make kernels`: on which kernels the data plane loads, attaches and passes the tests.
 //!
-//! Debian's own kernels are booted in qemu, one after the other, each with this machine's
-//! files read-only as its own (9p), so that what was built here runs there. [`packages`]
-//! gets the kernels through apt, into a cache; [`modules`] finds what has to be loaded;
-//! [`guest`] is the machine that boots, and says how it went.
+//! Debian's own kernels are booted in qemu, one after the other, each with this machine's files read-only (9p), so
+//! that programs that were built here run there. [`packages`] gets the kernels through apt, into a cache; [`modules`]
+//! finds the modules to load; [`guest`] is the booting machine, and returns the findings.
 
 #![forbid(unsafe_code)]
 
@@ -51,18 +50,18 @@ impl Kernel {
         }
     }
 
-    /// Whether we say that it works.
+    /// Whether the kernel is claimed as supported.
     fn is_claimed(self) -> bool {
         self != Self::Bullseye
     }
 
-    /// Whether the machine's clock may go with its instructions. With qemu's `-icount`, Linux 6.1 waits for its second
+    /// Whether the machine's clock may follow the instructions. With qemu's `-icount`, Linux 6.1 waits for the second
     /// processor for ever.
     fn starts_with_counted_instructions(self) -> bool {
         !matches!(self, Self::Bullseye | Self::Bookworm)
     }
 
-    /// The suite of the archive, and whether its security updates are another.
+    /// The suite of the archive, and the separate suite of security updates, if any.
     fn suite(self) -> (&'static str, Option<&'static str>) {
         match self {
             Self::Bullseye => ("bullseye", Some("bullseye-security")),
@@ -126,7 +125,7 @@ fn run(options: &Options) -> Result<bool> {
         console: options.console,
         load: options.load,
         filter: options.tests.clone(),
-        // Only a hang takes so long, also on a busy machine.
+        // Only a hang takes this long, also on a busy machine.
         limit: Duration::from_secs(7200 + 20 * options.load),
     };
     let cache = cache(options.cache.clone(), "kernels")?;
@@ -142,7 +141,7 @@ fn run(options: &Options) -> Result<bool> {
         match boot(kernel, &guest, &cache, options, &interrupt) {
             Ok((release, findings)) => table.push((kernel, release, findings)),
             Err(error) if error.is::<Interrupted>() => return Err(error),
-            // The others have something to say nonetheless.
+            // The other kernels still have findings.
             Err(error) => table.push((kernel, "?".to_owned(), Findings::none(&error))),
         }
     }
@@ -152,7 +151,7 @@ fn run(options: &Options) -> Result<bool> {
     }))
 }
 
-/// Boots one kernel: its release, and what was found.
+/// Boots a kernel. Returns the release and the findings.
 fn boot(
     kernel: Kernel,
     guest: &Guest,
@@ -175,7 +174,7 @@ fn boot(
     Ok((unpacked.release, findings))
 }
 
-/// The results as a table, and the reasons for what failed.
+/// The results as a table, and the reasons of failures.
 fn shown(table: &[(Kernel, String, Findings)]) -> String {
     let mut text = String::from(
         "| kernel | Linux | loads | tcx | clsact | packet tests | stacked devices | under load | claimed |\n\
@@ -200,7 +199,7 @@ fn shown(table: &[(Kernel, String, Findings)]) -> String {
     text
 }
 
-/// What is missing is installed, or named at once.
+/// Installs missing packages, or names the missing packages at once.
 fn install() -> Result<()> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/setup.sh");
     let status = Command::new(&script)

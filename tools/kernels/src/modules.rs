@@ -1,7 +1,7 @@
 //! Which modules a machine needs, and in what order.
 //!
-//! The kernel's own index of modules (`modules.dep`) is made when a package is installed, which
-//! ours are not. But each module says what it depends on.
+//! The kernel's own index of modules (`modules.dep`) is made at the installation of a package, and these packages are
+//! only unpacked. But each module names the modules on which the module depends.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,8 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-/// What the machine and the tests use, where it is not built in: this machine's files, and the
-/// parts of the network.
+/// The modules that the machine and the tests use, unless built in: for this machine's files, and for the network.
 const WANTED: [&str; 26] = [
     "virtio_pci",
     "9pnet_virtio",
@@ -47,8 +46,7 @@ pub(super) struct Module {
     pub(super) bytes: Vec<u8>,
 }
 
-/// The modules, each after those that it depends on. One that is not there is built in, or this
-/// kernel does not have it.
+/// The modules, each after the modules on which it depends. A missing module is built in, or not in this kernel.
 pub(super) fn wanted(directory: &Path) -> Result<Vec<Module>> {
     let mut files = BTreeMap::new();
     index(&directory.join("kernel"), &mut files)?;

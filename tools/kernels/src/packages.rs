@@ -1,5 +1,5 @@
-//! Debian's kernels, through apt, into a cache: with sources and lists of its own, so that this
-//! machine's are not touched.
+//! Debian's kernels, through apt, into a cache: with separate sources and lists, so that this machine's are not
+//! touched.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,12 +18,11 @@ pub(super) struct Unpacked {
     /// As `uname -r` says.
     pub(super) release: String,
     pub(super) image: PathBuf,
-    /// Its modules.
+    /// The modules.
     pub(super) modules: PathBuf,
 }
 
-/// The newest kernel of a suite that is in the cache; from the archive if there is none, or if
-/// a newer one is asked for.
+/// The newest cached kernel of a suite; from the archive if the cache has none, or with `refresh`.
 pub(super) fn get(kernel: Kernel, cache: &Path, mirror: &str, refresh: bool) -> Result<Unpacked> {
     let directory = cache.join(kernel.suite().0);
     let unpacked = directory.join("unpacked");
@@ -33,8 +32,7 @@ pub(super) fn get(kernel: Kernel, cache: &Path, mirror: &str, refresh: bool) -> 
     find(&unpacked)
 }
 
-/// The kernel in a directory. Newer packages have all below /usr, and the image beside its
-/// modules.
+/// The kernel in a directory. Newer packages have all files below /usr, and the image beside the modules.
 fn find(unpacked: &Path) -> Result<Unpacked> {
     for place in ["lib/modules", "usr/lib/modules"] {
         let Ok(entries) = fs::read_dir(unpacked.join(place)) else {
@@ -72,7 +70,7 @@ fn fetch(kernel: Kernel, directory: &Path, mirror: &str) -> Result<()> {
         ("Dir::Etc::sourceparts", Path::new("/dev/null")),
         ("Dir::State::lists", &directory.join("lists")),
         ("Dir::Cache", &directory.join("cache")),
-        // Only kernels are wanted, and root may read what it fetches.
+        // Only kernels are needed, and root may read the downloads.
         ("Acquire::Languages", Path::new("none")),
         ("APT::Sandbox::User", Path::new("root")),
     ];
@@ -99,7 +97,7 @@ fn fetch(kernel: Kernel, directory: &Path, mirror: &str) -> Result<()> {
     apt("apt-get", &["update", "--quiet"])?;
     let shown = apt("apt-cache", &["show", "--no-all-versions", META])?;
     let package = image_package(&shown).context("the archive's kernel has no image")?;
-    // Since Linux 7 the image's package has the files in others, of the same release.
+    // Since Linux 7 the image's package depends on packages with the files, of the same release.
     let release = package.trim_start_matches("linux-image-").to_owned();
     let shown = apt("apt-cache", &["show", "--no-all-versions", &package])?;
     let mut packages = depends(&shown);
@@ -117,7 +115,7 @@ fn fetch(kernel: Kernel, directory: &Path, mirror: &str) -> Result<()> {
     Ok(())
 }
 
-/// `linux-image-6.1.0-56-amd64`, from what apt-cache(8) shows of the package that depends on it.
+/// `linux-image-6.1.0-56-amd64`, from the output of apt-cache(8) about the package that depends on the image.
 fn image_package(shown: &str) -> Option<String> {
     let mut names = depends(shown).into_iter();
     names.find(|name| name.starts_with("linux-image-"))
@@ -141,7 +139,7 @@ fn unpack(directory: &Path, package: &str) -> Result<()> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         name.starts_with(&format!("{package}_"))
     });
-    // Of several versions of one name, the one that was fetched last.
+    // Of several versions of a package, the newest download.
     files.sort_by_key(|path| path.metadata().and_then(|data| data.modified()).ok());
     let file = files.last().context("apt-get has fetched nothing")?;
     let unpacked = directory.join("unpacked");

@@ -7,10 +7,9 @@ use wire::{FlowId, SeqNumber};
 
 const CLIENT: SeqNumber = SeqNumber(u32::MAX - 1000);
 const SERVER: SeqNumber = SeqNumber(5);
-/// Bytes of an upload whose chunks the free list holds, and of one for which the kernel is asked
-/// for most pages again.
+/// Bytes of an upload whose chunks the free list holds, and of an upload that asks the kernel for most pages again.
 const UPLOADS: [(&str, usize); 2] = [("recycled", 4 << 20), ("fresh", 64 << 20)];
-/// Connections that are open besides the one that is measured.
+/// Connections that are open besides the measured connection.
 const OTHERS: u64 = 10_000;
 
 fn journal() -> Journal {
@@ -79,7 +78,7 @@ fn resident() -> Option<u64> {
     Some(kilobytes * 1024)
 }
 
-/// What the process grows by per idle connection with a request of 100 bytes.
+/// Growth of the process for each idle connection with a request of 100 bytes.
 fn idle() {
     let before = resident();
     let mut journal = journal();

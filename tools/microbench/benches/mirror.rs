@@ -1,5 +1,5 @@
-//! What a client's segment takes that is recorded: while its reader is at hand, and while much waits in the ring.
-//! Needs root.
+//! Time for a recorded segment of a client: while the reader of the ring is awake, and while many bytes wait in the
+//! ring. Needs root.
 
 use std::{
     cell::Cell,
@@ -18,7 +18,7 @@ mod harness;
 use harness::*;
 
 const RING: u32 = 16 << 20;
-/// The reader of the ring is woken when so much waits.
+/// Bytes in the ring at which the reader is woken.
 const WAKE: usize = 256 << 10;
 const C: SeqNumber = SeqNumber(1000);
 const S: SeqNumber = SeqNumber(5000);
@@ -67,7 +67,7 @@ fn segments(criterion: &mut Criterion) {
     }
 }
 
-/// A connection, and what its client says first.
+/// A connection with the first segment of the client.
 fn open(kernel: &Kernel) -> south_model::Packet {
     let key = FlowKey::new(client_end(false, 0), server_end(false));
     let from_client = |spec: Spec| spec.packet(key.client(), key.server());

@@ -1,12 +1,13 @@
-//! Is what the server said an answer?
+//! Whether output of the server is a response.
 //!
-//! The record does not know what protocol it holds, and whatever a server says answers the client:
-//! except for the interim responses of HTTP/1.x (RFC 9112, 4 and RFC 9110, 15.2). Each is a head
-//! without content, and precedes the answer. `100 Continue` is what a client waits for in the
-//! middle of its request; a turn that began behind it would begin in the middle of a request.
+//! The record does not know the protocol of a connection. Any output of a server is a response to the client, except
+//! for the interim responses of HTTP/1.x (RFC 9112, 4 and RFC 9110, 15.2). An interim response is a head without
+//! content, and precedes the response. A client waits for `100 Continue` in the middle of a request; a request that
+//! began behind `100 Continue` would begin in the middle of a request.
 //!
-//! What cannot be told counts as interim: the turn is then longer than it needs to be, and still
-//! right. So does `101 Switching Protocols`, for what follows it depends on it.
+//! Output that cannot be told apart counts as interim: the request is then longer than necessary, and still right.
+//! `101 Switching Protocols` counts as interim too, because the meaning of the following bytes depends on the
+//! response.
 
 /// How an interim response begins; `None` is any character, the minor version.
 const BEGINNING: [Option<u8>; 10] = [
@@ -23,8 +24,7 @@ const BEGINNING: [Option<u8>; 10] = [
 ];
 const NAME: &[u8] = b"HTTP/1.";
 
-/// Whether `said` holds, at its beginning, something that is not an interim response: it may stand
-/// behind interim responses that are complete.
+/// Whether `said` begins with output that is not an interim response, if need be after complete interim responses.
 pub(crate) fn is_answer(said: &[u8]) -> bool {
     let mut rest = said;
     loop {
@@ -39,16 +39,16 @@ pub(crate) fn is_answer(said: &[u8]) -> bool {
     }
 }
 
-/// Whether an interim response, or what may become one, is the last that is seen in `said`. (Each
-/// place that may be its beginning counts: a field of its head may look like another one.)
+/// Whether `said` ends with an interim response, or with bytes that may become an interim response. (Each possible
+/// beginning counts: a header field may look like an interim response.)
 pub(crate) fn ends_with_interim(said: &[u8]) -> bool {
     let begins = |(at, name): (usize, &[u8])| name == NAME && !is_answer(&said[at..]);
     (1..NAME.len()).any(|len| said.ends_with(&NAME[..len]))
         || said.windows(NAME.len()).enumerate().any(begins)
 }
 
-/// The length of the interim response at the beginning of `said`; `None` if it is not complete, or
-/// not formed as it should be, or changes the protocol.
+/// The length of the interim response at the beginning of `said`. `None`: the response is incomplete or malformed, or
+/// changes the protocol.
 fn interim_len(said: &[u8]) -> Option<usize> {
     let code = said.get(BEGINNING.len() - 1..BEGINNING.len() + 3)?;
     let formed = matches!(code, [b'1', b'0'..=b'9', b'0'..=b'9', b' ' | b'\r']);

@@ -1,29 +1,29 @@
-//! Where answers began whose heads may not be recorded yet.
+//! Where responses began whose heads may not be recorded yet.
 //!
-//! The head of an answer comes by another way than what it answers. On a host that lives on it comes at
-//! last; what was on its way when a host died is lost. Who takes such a connection over must know whether
-//! its client has heard of an answer that nothing can be compared with, be it the last or one before it:
-//! a client that is quick has asked several times more before the first head is here.
+//! The head of a response arrives by another way than the request. On a host that lives on, the head arrives in the
+//! end; data in flight is lost when a host dies. A host that takes such a connection over must know whether the client
+//! has received a response without a head for comparison. That response may be the last or an earlier response: a
+//! quick client has sent several more requests before the first head is here.
 //!
-//! Heads come in order, or say what was before them. So if anything behind the newest place is recorded, all
-//! before it is; until then the oldest place and the next one are kept apart, because the head of the
-//! oldest may be recorded as far as heads go, and nothing of the next. Of those between the next and the
-//! newest nothing is kept: when the next is recorded, an answer may begin wherever the record ends.
+//! Heads arrive in order, or name the end of the head before. If any byte behind the newest place is recorded, all
+//! heads before that place are recorded. Until then the oldest place and the next place are kept apart, because the
+//! head of the oldest response may be recorded in full, and no byte of the next. Places between the next and the
+//! newest are not kept: once the next head is recorded, a response may begin wherever the record ends.
 
 /// Positions in the outstream, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Answers {
     /// The oldest answer whose head may not be recorded.
     pub(crate) oldest: u64,
-    /// The one after it, if there is one: not after its beginning.
+    /// Not after the beginning of the response behind the oldest, if there is such a response.
     pub(crate) next: u64,
     pub(crate) newest: u64,
-    /// All heads before this are recorded, or at least their beginnings.
+    /// All heads before this position are recorded, at least the first bytes of each.
     pub(crate) end: u64,
 }
 
 impl Answers {
-    /// What is said from there on is one answer, and there was none before.
+    /// All output from `position` on is the first response.
     pub(crate) const fn from(position: u64) -> Self {
         Self {
             oldest: position,
@@ -33,7 +33,7 @@ impl Answers {
         }
     }
 
-    /// The client has heard everything before `at`, and speaks: what comes is another answer.
+    /// The client has received all output before `at`, and sends: the next output is another response.
     pub(crate) const fn begins(&mut self, at: u64) {
         if at > self.newest {
             self.next_is(at);
@@ -42,8 +42,8 @@ impl Answers {
         }
     }
 
-    /// The same; but the server had heard this before, and may have answered it before `at`, behind what is
-    /// recorded.
+    /// As `begins`, but the server had received the request before, and may have begun the response before `at`,
+    /// behind the recorded output.
     pub(crate) fn may_have_begun(&mut self, at: u64) {
         if at > self.newest {
             self.next_is(self.end.clamp(self.oldest, at));
@@ -58,8 +58,8 @@ impl Answers {
         }
     }
 
-    /// A part of a head is recorded, or its beginning, that is to go up to `end`, and so are all heads before
-    /// it. Tells whether that is new.
+    /// A head that extends to `end` is recorded, at least the first bytes, and so are all heads before. Returns
+    /// whether that is new.
     pub(crate) const fn recorded(&mut self, end: u64) -> bool {
         let new = end > self.end;
         if new {
@@ -69,7 +69,7 @@ impl Answers {
         new
     }
 
-    /// The same of a part before which the head before it ended at `before`: that may not be here.
+    /// As `recorded`, for a head whose predecessor ended at `before`: the predecessor may not be here.
     pub(crate) const fn recorded_after(&mut self, before: u64, end: u64) -> bool {
         before <= self.end && self.recorded(end)
     }
@@ -89,7 +89,7 @@ impl Answers {
         [self.oldest, self.next, self.newest, self.end]
     }
 
-    /// Nothing before `position` is of interest: it was answered, and that is recorded.
+    /// Forgets all places before `position`: the requests there are answered, and the responses are recorded.
     pub(crate) fn forget_before(&mut self, position: u64) {
         self.oldest = self.oldest.max(position);
         self.next = self.next.max(position);

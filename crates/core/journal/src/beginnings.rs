@@ -1,8 +1,8 @@
 //! The places at which a client began to speak after having heard all output of the server.
 //!
 //! A restarted server must have repeated the output before a place when the server gets the input behind that place:
-//! else the server would execute a request for a client that had heard another answer (`recovery::replay`). A replay
-//! needs all places of a record, not the last turn's alone. Interim answers count as answers here.
+//! else the server would execute a request for a client that had received another response (`recovery::replay`). A
+//! replay needs all places of a record, not the last request's alone. Interim responses count as responses here.
 
 use crate::error::Unprotected;
 use crate::pool::Budget;
@@ -15,7 +15,7 @@ use wire::SeqNumber;
 /// than half of the sequence space.
 const ZERO: SeqNumber = SeqNumber(0);
 
-/// The beginnings in one record, in order.
+/// The beginnings of a record, in order.
 #[derive(Debug)]
 pub(crate) struct Beginnings {
     table: Vec<Position>,
@@ -37,8 +37,9 @@ impl Beginnings {
         self.table.iter().copied()
     }
 
-    /// The client speaks. The place counts if the client has heard something since the place before. If it has not
-    /// spoken there, that place is no more: answered is what the client had heard there.
+    /// The client sends at this place. The place counts if the client has received output since the place before. A
+    /// place before with the same instream position is replaced, because the client sent no byte there. Returns the
+    /// outstream position of a replaced place.
     pub(crate) fn push(
         &mut self,
         at: Request,
@@ -65,10 +66,10 @@ impl Beginnings {
         Ok(None)
     }
 
-    /// Whether the client began to speak when the server had said what lies before `outstream`.
+    /// Whether the client sent at a time when the output ended at `outstream`.
     pub(crate) fn has(&self, outstream: u64) -> bool {
         let wanted = seq_at(ZERO, outstream);
-        // Newest first: that is mostly the one.
+        // Newest first: mostly the newest place matches.
         let mut newest = self.table.iter().rev().map(|at| at.outstream);
         newest.find(|at| at.at_or_before(wanted)) == Some(wanted)
     }

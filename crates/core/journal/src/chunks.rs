@@ -1,13 +1,12 @@
 //! Bytes by position, in chunks.
 //!
-//! The chunks are laid out from `base` on: 256 bytes, then again as much as there was before (256,
-//! 512, 1 KiB …) until they are full-size, 64 KiB. A short request therefore costs a few hundred
-//! bytes and a long upload no copying, and where a position lies is arithmetic, not a search.
+//! The chunks are laid out from `base` on: 256 bytes, then each time as much as all chunks before (256, 512, 1 KiB …)
+//! up to the full size, 64 KiB. A short request therefore costs a few hundred bytes, and a long upload costs no
+//! copying. The chunk of a position follows from arithmetic, without a search.
 //!
-//! Chunks exist where bytes were written. The table is sorted; as long as nothing is missing, the
-//! chunk with number `n` is its `n`-th entry, so only what arrived beyond a hole is searched for.
-//! A chunk is a vector with a fixed capacity that never reallocates: appending to it does not
-//! need the memory to be zeroed first.
+//! Chunks exist where bytes were written. The table is sorted. Without gaps, the chunk with number `n` is the `n`-th
+//! entry; only bytes beyond a gap need a search. A chunk is a vector with a fixed capacity that never reallocates: an
+//! append needs no zeroed memory.
 
 use crate::error::Unprotected;
 use crate::pool::{Budget, FULL_CHUNK};
@@ -21,11 +20,11 @@ const FIRST_CHUNK: usize = 256;
 /// Where a position lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Location {
-    /// The number of its chunk.
+    /// The number of the chunk.
     number: u64,
     /// The size of that chunk.
     size: usize,
-    /// The offset in it.
+    /// The offset in the chunk.
     within: usize,
 }
 
@@ -58,7 +57,7 @@ struct Chunk {
 }
 
 impl Chunk {
-    /// Writes `bytes` at `within`; they fit. What was skipped reads as zeros, until it is written.
+    /// Writes `bytes`, which fit, at `within`. Skipped bytes read as zeros until a later write.
     fn put(&mut self, within: usize, bytes: &[u8]) {
         if self.bytes.len() < within {
             self.bytes.resize(within, 0);
@@ -70,7 +69,7 @@ impl Chunk {
     }
 }
 
-/// Bytes by position. Which of them were written is the caller's knowledge.
+/// Bytes by position. The caller knows which bytes were written.
 #[derive(Debug)]
 pub(crate) struct Chunks {
     base: u64,
@@ -108,7 +107,7 @@ impl Chunks {
         Ok(())
     }
 
-    /// How many of `bytes` differ from what was written at `position`.
+    /// The number of `bytes` that differ from the bytes written at `position`.
     pub(crate) fn differing(&self, position: u64, bytes: &[u8]) -> u64 {
         let mut rest = bytes;
         self.slices(position, bytes.len())
@@ -133,7 +132,7 @@ impl Chunks {
                 size,
                 within,
             } = Location::of(offset);
-            // What was written has a chunk: a number without one would be a broken table.
+            // Written bytes have a chunk: a number without a chunk would be a broken table.
             let chunk = &self.table[self.find(number).unwrap_or(usize::MAX)];
             let now = rest.min(size - within);
             offset += len64(now);
@@ -152,8 +151,8 @@ impl Chunks {
         budget.free(table);
     }
 
-    /// Begins anew at `base` with those bytes of `kept` (all of them written, in order), and frees
-    /// the rest. If there is no room for both at a time nothing changes.
+    /// Restarts at `base` with the bytes of `kept` (all of them written, in order), and frees the rest. Without memory
+    /// for both at a time, the call changes no byte.
     pub(crate) fn move_to(
         &mut self,
         base: u64,
@@ -176,7 +175,7 @@ impl Chunks {
         Ok(())
     }
 
-    /// The chunk at `location`, made if it is missing.
+    /// The chunk at `location`, made if missing.
     fn chunk(
         &mut self,
         location: Location,
@@ -195,7 +194,7 @@ impl Chunks {
         Ok(&mut self.table[at])
     }
 
-    /// The index of the chunk with this number, or where it belongs.
+    /// The index of the chunk with this number, or the index for an insertion.
     fn find(&self, number: u64) -> Result<usize, usize> {
         let direct = index(number);
         match self.table.get(direct) {

@@ -1,20 +1,20 @@
-//! What the processes of a server with state were told, each process's stream from its beginning on
-//! (`ft-tcp-infocom-2001`, III.B: the log of what was read and of what else was not the server's own doing).
+//! The determinants of a server with state: the stream of each process, from the beginning of the process on
+//! (`ft-tcp-infocom-2001`, III.B: the log of all input, and of all other nondeterministic events).
 //!
-//! The streams belong together: a part of them that ends anywhere can be replayed, one that lacks something in its
-//! middle cannot. So there are no holes, and where there is no room for more all of it goes.
+//! The streams belong together: a prefix of the streams can be replayed, streams with a gap cannot. So the streams
+//! have no gaps, and without memory for more bytes the whole record is dropped.
 //!
-//! An image of the first process takes the place of what is before its end in that one's stream, in one step
-//! ([`Determinants::commit_image`]): before it, the record is the image before and all since; after it, the new image
-//! and what comes behind that. What has come of an image that was not committed is no part of the record, and the
-//! first to go.
+//! A checkpoint image of the first process replaces the prefix of that process's stream, in one step
+//! ([`Determinants::commit_image`]): before the step, the record is the previous image and all bytes since; after the
+//! step, the new image and the bytes behind. The uploaded part of an uncommitted image is no part of the record, and
+//! is dropped first.
 
 use std::collections::BTreeMap;
 
 use crate::image::{Image, ImageError, Upload};
 use crate::stream::Stream;
 
-/// Nothing of the record is kept any more: there was no room for what came.
+/// The record was dropped: there was no memory for the bytes that arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the determinant log is full")]
 pub struct NoRoom;
@@ -29,21 +29,21 @@ pub struct Determinants {
     held: u64,
     /// How often something was dropped.
     drops: u64,
-    /// So much of the streams was with somebody before who has it no more.
+    /// Bytes of each stream that an earlier logger had, and lost.
     said: BTreeMap<u32, u64>,
-    /// What the stream of the first process begins behind.
+    /// The image that replaces the prefix of the first process's stream.
     image: Option<Image>,
-    /// One that is on its way.
+    /// An image during the upload.
     upload: Option<Upload>,
 }
 
-/// Of what may be held, this part is left to other things by an image: it must not take the room of clients' bytes.
+/// An image leaves this part of the limit free (1/8), so that client data keeps memory.
 const SHARE_WITHOUT_IMAGE: u64 = 8;
 /// Longest stream, bytes.
 const STREAM_BYTES_MAX: u64 = 1 << 48;
 
 impl Determinants {
-    /// The number of the record, if there is one.
+    /// The number of the record, if there is a record.
     #[must_use]
     pub fn record(&self) -> Option<u64> {
         self.record
@@ -68,7 +68,7 @@ impl Determinants {
         whole + self.upload.as_ref().map_or(0, Upload::held)
     }
 
-    /// What comes from now on belongs to the record with this number; what is kept of another one is dropped.
+    /// Begins the record with this number. A record with another number is dropped.
     pub fn begin(&mut self, record: u64) {
         if self.record != Some(record) && self.over != Some(record) {
             *self = Self {
@@ -79,7 +79,7 @@ impl Determinants {
         }
     }
 
-    /// So much of this record's streams was with somebody before, and things may have been said on its account.
+    /// An earlier logger had this much of the record's streams, and the server may have sent output on that account.
     pub fn was_said(&mut self, record: u64, streams: &[(u32, u64)]) {
         if self.record == Some(record) {
             for (process, length) in streams {
@@ -89,7 +89,7 @@ impl Determinants {
         }
     }
 
-    /// Is as much of it here as was anywhere before? Where there is less, what was said already would be forgotten.
+    /// Whether the streams are as long as at any earlier logger. Shorter streams would forget output that was sent.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         let length = |process| self.streams.get(process).map_or(0, Stream::length);
@@ -97,7 +97,7 @@ impl Determinants {
         said.all(|(process, said)| length(process) >= *said)
     }
 
-    /// The record is over: nothing of it is kept, nor taken.
+    /// Ends the record: all bytes are dropped, and no more bytes are accepted.
     pub fn end(&mut self, record: u64) {
         if self.record == Some(record) {
             *self = Self {
@@ -114,8 +114,9 @@ impl Determinants {
         self.over == Some(record)
     }
 
-    /// Bytes of a stream, of which some may be here and some before them missing. `most` is what may be held.
-    /// Tells how long the stream is now; `None`: they belong to another record.
+    /// Appends bytes at `offset` of a stream. Some of the bytes may be here already, and bytes before `offset` may be
+    /// missing. `most` bounds the memory, in bytes. Returns the length of the stream now; `None`: the bytes belong to
+    /// another record.
     ///
     /// # Errors
     /// [`NoRoom`]: the record has ended.
@@ -142,7 +143,7 @@ impl Determinants {
         }
         let length = stream.length();
         if self.held() > most {
-            self.drop_upload(); // the record is worth more than one that may come
+            self.drop_upload(); // the record is worth more than an image that may arrive
         }
         if self.held() > most {
             self.end(record);
@@ -151,13 +152,13 @@ impl Determinants {
         Ok(Some(length))
     }
 
-    /// What is behind the first `length` bytes of a stream is dropped.
+    /// Drops the bytes behind the first `length` bytes of a stream.
     pub fn cut(&mut self, process: u32, length: u64) {
         let stream = self.streams.get_mut(&process);
         if let Some(stream) = stream.filter(|stream| length < stream.length()) {
             self.held -= stream.cut(length);
             self.drops += 1;
-            // Who cuts it knows that nothing was said on account of the rest.
+            // The caller knows that no output depends on the dropped bytes.
             self.said
                 .entry(process)
                 .and_modify(|said| *said = length.min(*said));
@@ -170,11 +171,11 @@ impl Determinants {
         self.drops
     }
 
-    /// The next bytes of an image of the record's first process, `length` bytes long, from its first on. `most` is
-    /// what may be held. Tells how much of it is there.
+    /// Takes the next bytes of an image of the record's first process. The image has `length` bytes. `most` bounds the
+    /// memory, in bytes. Returns the number of bytes that are here.
     ///
     /// # Errors
-    /// Why it is not taken. Nothing is left of it then.
+    /// The reason of a refusal. The upload is dropped then.
     pub fn take_image(
         &mut self,
         record: u64,
@@ -189,7 +190,7 @@ impl Determinants {
         if from == 0 {
             self.upload = Some(Upload::new(image, length));
         }
-        // Each time: others take room meanwhile.
+        // Checked for each part: the streams grow meanwhile.
         if !self.has_room_for(length, most) {
             self.drop_upload();
             return Err(ImageError::NoRoom);
@@ -204,7 +205,7 @@ impl Determinants {
         taken
     }
 
-    /// With a whole image of so many bytes besides all else.
+    /// Whether a whole image of `length` bytes fits beside all other bytes.
     fn has_room_for(&self, length: u64, most: u64) -> bool {
         let come = self.upload.as_ref().map_or(0, Upload::held);
         let others = self.held() - come;
@@ -212,16 +213,16 @@ impl Determinants {
         needed <= most - most / SHARE_WITHOUT_IMAGE
     }
 
-    /// What has come of an image that is not part of the record is not wanted.
+    /// Drops an uncommitted image.
     pub fn drop_upload(&mut self) {
         self.upload = None;
     }
 
-    /// From now on the record is this image, which has come as a whole, and what the stream of the first process has
-    /// from `base` on. There were so many `processes`. Who says so again is told the same.
+    /// The record becomes this image, which is complete, and the bytes of the first process's stream from `base` on.
+    /// The server had started `processes` processes. A repeated call succeeds again.
     ///
     /// # Errors
-    /// It is not here as a whole, or the record does not go on with it. All is as it was.
+    /// The image is incomplete, or the record does not continue at `base`. The record is unchanged.
     pub fn commit_image(
         &mut self,
         record: u64,
@@ -240,7 +241,7 @@ impl Determinants {
             .as_ref()
             .is_some_and(|known| known.is(image, base))
         {
-            self.drop_upload(); // that was told again
+            self.drop_upload(); // a repeated message
             return Ok(());
         }
         let before = self.streams.get(&0).map_or(0, Stream::base);
@@ -258,7 +259,7 @@ impl Determinants {
         self.image.as_ref()
     }
 
-    /// So many bytes of a stream at the most, fewer at its end; none of what an image has the place of.
+    /// At most `most` bytes of a stream, fewer at the end; no bytes that an image replaces.
     #[must_use]
     pub fn read(&self, process: u32, from: u64, most: usize) -> Vec<u8> {
         let stream = self.streams.get(&process);

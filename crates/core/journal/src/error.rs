@@ -4,28 +4,28 @@ use thiserror::Error;
 use types::UnprotectedReason;
 use wire::SeqNumber;
 
-/// Why a connection is not protected: it would not survive the death of its server.
+/// Why a connection is unprotected: the death of the server would reset the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Error)]
 pub enum Unprotected {
-    /// its record would have exceeded the limit per connection
+    /// the record would have exceeded the limit per connection
     #[error("its record would have exceeded the limit per connection")]
     ConnectionLimit,
     /// the records of all connections together would have exceeded the total limit
     #[error("the records of all connections together would have exceeded the total limit")]
     TotalLimit,
-    /// its instream arrived with more holes at a time than are kept track of
+    /// the instream arrived with more gaps at a time than a record can track
     #[error("its instream arrived with more holes at a time than are kept track of")]
     Fragmented,
     /// a mirrored segment was lost and not repaired
     #[error("a mirrored segment was lost and not repaired")]
     MirrorLost,
-    /// it was given up on request
+    /// the connection was given up on request
     #[error("it was given up on request")]
     Requested,
 }
 
 impl From<Unprotected> for UnprotectedReason {
-    /// The reason as other processes and hosts know it.
+    /// The reason for other processes and hosts.
     fn from(reason: Unprotected) -> Self {
         match reason {
             Unprotected::ConnectionLimit | Unprotected::Fragmented => Self::ConnectionLimit,
@@ -46,7 +46,7 @@ pub enum OpenError {
     ),
 }
 
-/// Why nothing was recorded of what arrived.
+/// Why a segment was not recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Refused {
     /// the connection is not known
@@ -55,21 +55,21 @@ pub enum Refused {
     /// the connection is unprotected
     #[error("the connection is unprotected: {0}")]
     Unprotected(
-        /// Why it became so.
+        /// The reason.
         Unprotected,
     ),
-    /// the connection became unprotected by this arrival: reported once, its bytes are freed
+    /// the connection became unprotected by this segment: reported once, the record is freed
     #[error("the connection became unprotected: {0}")]
     BecameUnprotected(
-        /// Which limit it would have exceeded.
+        /// The limit that the record would have exceeded.
         Unprotected,
     ),
-    /// the sequence number is too far from what is known
+    /// the sequence number is too far from the known numbers
     #[error("the sequence number is too far from what is known")]
     Implausible,
 }
 
-/// Why [`Journal::read`](crate::Journal::read) read nothing.
+/// Why [`Journal::read`](crate::Journal::read) read no bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ReadError {
     /// the connection is not known
@@ -81,7 +81,7 @@ pub enum ReadError {
         /// The reason.
         Unprotected,
     ),
-    /// the record begins later: earlier turns were dropped
+    /// the record begins later: earlier requests were dropped
     #[error("the record begins later, at {0}: earlier turns were dropped")]
     Dropped(
         /// The first instream sequence number that is kept.

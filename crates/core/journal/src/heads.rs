@@ -1,8 +1,8 @@
-//! What the server said at the beginning of its turns.
+//! The first bytes of each response of the server.
 //!
-//! Heads are short (kilobytes) and far apart (a download lies between two of them), so each is a
-//! vector of its own in a sorted table. Adjacent ones are joined. The byte that was recorded first
-//! stays: it is the one that was on its way to the client.
+//! Heads are short (kilobytes) and far apart (a download lies between two of them), so each head is a separate vector
+//! in a sorted table. Adjacent heads are joined. The byte that was recorded first stays: that byte was on the way to
+//! the client.
 
 use crate::error::Unprotected;
 use crate::pool::Budget;
@@ -27,7 +27,7 @@ impl Span for Head {
     }
 }
 
-/// The recorded parts of one connection's outstream.
+/// The recorded parts of a connection's outstream.
 #[derive(Debug)]
 pub(crate) struct Heads {
     floor: u64,
@@ -39,7 +39,7 @@ impl Heads {
         Self::from(FIRST_POSITION)
     }
 
-    /// Nothing before this position is kept.
+    /// Positions before `floor` are not recorded.
     pub(crate) const fn from(floor: u64) -> Self {
         Self {
             floor,
@@ -57,7 +57,7 @@ impl Heads {
         self.table.iter().map(|head| (head.start, &*head.bytes))
     }
 
-    /// What is recorded from `position` on without a gap: nothing, if it begins with one.
+    /// The recorded bytes from `position` on without a gap; empty, if the byte at `position` is missing.
     pub(crate) fn at(&self, position: u64) -> &[u8] {
         let part = first_part(&self.table, position, u64::MAX);
         if part.known {
@@ -68,8 +68,8 @@ impl Heads {
         }
     }
 
-    /// What is recorded before `position` without a gap, from `floor` on: nothing, if the byte
-    /// before it is not recorded.
+    /// The recorded bytes before `position` without a gap, from `floor` on; empty, if the byte before `position` is
+    /// missing.
     pub(crate) fn until(&self, position: u64, floor: u64) -> &[u8] {
         let before = self.table.partition_point(|head| head.start < position);
         let head = before.checked_sub(1).map(|i| &self.table[i]);
@@ -109,7 +109,7 @@ impl Heads {
         Ok(())
     }
 
-    /// Drops what lies before `floor`.
+    /// Drops the bytes before `floor`.
     pub(crate) fn drop_before(&mut self, floor: u64, budget: &mut Budget<'_>) {
         self.floor = floor;
         let gone = self.table.partition_point(|head| head.end() <= floor);
@@ -130,7 +130,7 @@ impl Heads {
         self.drop_before(u64::MAX, budget);
     }
 
-    /// Puts `bytes` into the gap before the head `at`, and joins what then touches.
+    /// Puts `bytes` into the gap before the head `at`, and joins heads that touch.
     fn insert(
         &mut self,
         at: usize,
@@ -154,7 +154,7 @@ impl Heads {
         self.join(at, budget)
     }
 
-    /// Appends the head after `at` to the one at `at`, if they touch.
+    /// Appends the head after `at` to the head `at`, if both touch.
     fn join(&mut self, at: usize, budget: &mut Budget<'_>) -> Result<(), Unprotected> {
         let end = self.table[at].end();
         let Some(next) = self.table.get_mut(at + 1).filter(|next| next.start == end) else {

@@ -1,26 +1,26 @@
-//! Images of a process, as bytes that nobody here looks into. One that was torn is none.
+//! Checkpoint images of a process, as opaque bytes. A torn image is never used.
 
 use crate::len64;
 use crate::stream::{CHUNK_BYTES, Stream};
 
-/// Why an image, or a part of one, is not taken.
+/// Why an image, or a part of an image, is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ImageError {
-    /// There is no room for it.
+    /// There is no memory for the image.
     #[error("there is no room for an image of the server (--limit-total, here and there)")]
     NoRoom,
-    /// A part of it is missing, or there is too much of it.
+    /// A part of the image is missing, or there are too many bytes.
     #[error("a part of the image is missing")]
     Torn,
-    /// It is of another record than the one that is kept.
+    /// The image belongs to another record.
     #[error("the image is of another record")]
     OtherRecord,
-    /// It says of itself what no image has: no number, or more before it than a record can have.
+    /// The image has impossible properties: no number, or a base beyond the longest stream.
     #[error("there can be no such image")]
     Impossible,
 }
 
-/// One that is on its way.
+/// An image during the upload.
 #[derive(Debug)]
 pub(crate) struct Upload {
     number: u64,
@@ -39,7 +39,7 @@ impl Upload {
         }
     }
 
-    /// What one of so many bytes takes when it is whole.
+    /// Bytes of memory of a whole image of `length` bytes.
     pub(crate) const fn held_in_the_end(length: u64) -> u64 {
         length.saturating_add(len64(CHUNK_BYTES))
     }
@@ -56,7 +56,7 @@ impl Upload {
         self.number == number && self.bytes.length() == self.length
     }
 
-    /// Tells how much of it is there.
+    /// Returns the number of bytes that are here.
     pub(crate) fn take(&mut self, from: u64, bytes: &[u8]) -> Result<u64, ImageError> {
         let end = from.checked_add(len64(bytes.len()));
         let fits = end.is_some_and(|end| end <= self.length);
@@ -78,7 +78,7 @@ impl Upload {
     }
 }
 
-/// One that has the place of the beginning of a record.
+/// An image that replaces the beginning of a record.
 #[derive(Debug)]
 pub struct Image {
     number: u64,
@@ -89,31 +89,31 @@ pub struct Image {
 }
 
 impl Image {
-    /// Its number.
+    /// The number of the image.
     #[must_use]
     pub const fn number(&self) -> u64 {
         self.number
     }
 
-    /// How large it is, bytes.
+    /// The size of the image, bytes.
     #[must_use]
     pub const fn length(&self) -> u64 {
         self.bytes.length()
     }
 
-    /// So much of the first process's stream it has the place of, bytes.
+    /// Bytes of the first process's stream that the image replaces.
     #[must_use]
     pub const fn base(&self) -> u64 {
         self.base
     }
 
-    /// So many processes had been begun.
+    /// The number of processes that the server had started.
     #[must_use]
     pub const fn processes(&self) -> u32 {
         self.processes
     }
 
-    /// So many bytes of it at the most, fewer at its end.
+    /// At most `most` bytes of the image, fewer at the end.
     #[must_use]
     pub fn read(&self, from: u64, most: usize) -> Vec<u8> {
         self.bytes.read(from, most)

@@ -1,11 +1,11 @@
 //! The bytes of one client.
 //!
-//! Everything from `chunks.base()` to `stable` is recorded, without a hole. Beyond `stable` are the
-//! ranges that arrived ahead of something missing; when the hole closes they become stable at once,
-//! for the bytes are in their place already.
+//! Everything from `chunks.base()` to `stable` is recorded, without a gap. Beyond `stable` are the ranges that arrived
+//! ahead of missing bytes. When the gap closes, these ranges become stable at once, for the bytes are in place
+//! already.
 //!
-//! On overlap the byte that was recorded first stays: a TCP receiver keeps what it has queued, and
-//! what it has acknowledged it may already have handed to the server.
+//! On overlap the byte that was recorded first stays. A TCP receiver keeps the bytes in the queue, and the server may
+//! have read acknowledged bytes already.
 
 use crate::chunks::Chunks;
 use crate::error::Unprotected;
@@ -16,7 +16,7 @@ use crate::statistics::ByteCounts;
 use crate::{index, len64};
 use std::ops::Range;
 
-/// The recorded instream of one connection.
+/// The recorded instream of a connection.
 #[derive(Debug)]
 pub(crate) struct Instream {
     chunks: Chunks,
@@ -50,40 +50,40 @@ impl Instream {
         self.stable
     }
 
-    /// The first position behind all that has come, also beyond a hole.
+    /// The first position behind all recorded bytes, also beyond a gap.
     pub(crate) fn newest_end(&self) -> u64 {
         self.ahead.end().unwrap_or(self.stable)
     }
 
-    /// The lowest position that is not in the record: as `data_end`, but a FIN takes a position
-    /// too (RFC 9293, 3.4). It counts when everything before it is recorded.
+    /// The lowest position that is not in the record: as `data_end`, but a FIN takes a position too (RFC 9293, 3.4),
+    /// and counts when everything before the FIN is recorded.
     pub(crate) fn stable(&self) -> u64 {
         self.stable + u64::from(self.fin == Some(self.stable))
     }
 
-    /// The position of the client's FIN, if it has arrived.
+    /// The position of the client's FIN, if the FIN has arrived.
     pub(crate) const fn fin(&self) -> Option<u64> {
         self.fin
     }
 
-    /// Whether a byte at `position` would be the next, with nothing known to lie beyond it.
+    /// Whether a byte at `position` would be the next byte, with no known byte beyond.
     pub(crate) fn ends_at(&self, position: u64) -> bool {
         position == self.stable && self.ahead.is_empty() && self.fin.is_none()
     }
 
-    /// Whether something is known to lie beyond what is missing.
+    /// Whether bytes or a FIN beyond a gap are known.
     pub(crate) fn has_hole(&self) -> bool {
         !self.ahead.is_empty() || self.fin.is_some_and(|fin| fin > self.stable)
     }
 
-    /// The range beyond a hole that `position` lies in.
+    /// The range beyond a gap around `position`.
     pub(crate) fn range_of(&self, position: u64) -> Option<Range<u64>> {
         let part = first_part(self.ahead.as_slice(), position, u64::MAX);
         part.known
             .then(|| self.ahead.as_slice()[part.index].clone())
     }
 
-    /// Bytes that lie beyond a hole.
+    /// Bytes beyond a gap.
     pub(crate) fn bytes_beyond_gap(&self) -> u64 {
         self.ahead.covered()
     }
@@ -133,12 +133,12 @@ impl Instream {
         }
     }
 
-    /// The `length` bytes from `position` on, all of them stable, in order.
+    /// The `length` bytes from `position` on, in order. All must be stable.
     pub(crate) fn slices(&self, position: u64, length: usize) -> impl Iterator<Item = &[u8]> {
         self.chunks.slices(position, length)
     }
 
-    /// The first bytes from `position` on, as far as they lie together in memory.
+    /// The first recorded bytes from `position` on, as far as they are contiguous in memory.
     pub(crate) fn recorded_from(&self, position: u64) -> Option<(u64, &[u8])> {
         let position = position.max(self.start());
         let range = if position < self.stable {
@@ -153,8 +153,8 @@ impl Instream {
         Some((range.start, bytes))
     }
 
-    /// Drops what lies before `position`, and is not there yet, if that is beyond `stable`; it is at most
-    /// where a FIN is. What lies behind it is moved: if there is no room for that, nothing changes.
+    /// Drops the bytes before `position`, recorded or not; `position` is at most the position of the FIN. The bytes
+    /// behind are moved: without memory for the move, the call changes no byte.
     pub(crate) fn drop_before(
         &mut self,
         position: u64,
@@ -175,7 +175,7 @@ impl Instream {
         self.chunks.restart(self.stable, budget);
     }
 
-    /// Writes what is new of `bytes`, which lie beyond `stable` and before a FIN.
+    /// Writes the new bytes of `bytes`, which lie beyond `stable` and before a FIN.
     fn fill(
         &mut self,
         mut from: u64,

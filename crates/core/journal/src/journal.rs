@@ -13,18 +13,18 @@ use std::ops::Bound;
 use types::ReplayMode;
 use wire::{FlowId, SeqNumber};
 
-/// The largest limit per connection, in bytes: 2 GiB. Sequence numbers could not name the bytes of
-/// a record of 4 GiB, and the window beyond it, unambiguously.
+/// The largest limit per connection, in bytes: 2 GiB. Sequence numbers could not name the bytes of a record of 4 GiB
+/// and of the window beyond without ambiguity.
 pub const MAX_PER_CONNECTION: u64 = 2 << 30;
 
-/// What a journal may hold.
+/// The limits of a journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of memory for the record of one connection, at most [`MAX_PER_CONNECTION`]: a larger
-    /// limit is taken for that. Memory is held in chunks of up to 64 KiB.
+    /// Bytes of memory for the record of a connection, at most [`MAX_PER_CONNECTION`]: a larger limit is lowered to
+    /// that value. Memory is allocated in chunks of up to 64 KiB.
     pub per_connection: u64,
-    /// Bytes of memory for the records of all connections. What a connection costs even when its
-    /// record is empty (less than 512 bytes) is not part of it.
+    /// Bytes of memory for the records of all connections. The fixed cost of a connection with an empty record (less
+    /// than 512 bytes) is not included.
     pub total: u64,
     /// Connections that are known at a time, the unprotected ones included.
     pub connections: usize,
@@ -38,7 +38,7 @@ struct Connection {
 }
 
 impl Connection {
-    /// Frees the record. Answers whether there was one.
+    /// Frees the record. Returns whether there was a record.
     fn unprotect(&mut self, reason: Unprotected, pool: &mut Pool) -> bool {
         if self.record.is_err() {
             return false;
@@ -65,7 +65,7 @@ impl Connection {
 /// The record of a service's connections.
 #[derive(Debug)]
 pub struct Journal {
-    // Ordered, so that two runs with the same input go through it in the same order.
+    // Ordered, so that two runs with the same input iterate in the same order.
     connections: BTreeMap<FlowId, Connection>,
     max_connections: usize,
     shared: Shared,
@@ -89,8 +89,8 @@ impl Journal {
         }
     }
 
-    /// The same, for an outstream that comes by another way than the instream, and later: whether
-    /// a turn has begun is decided when the answer before it is there.
+    /// As [`Journal::new`], for an outstream that arrives by another way than the instream, and later: whether a
+    /// request has begun is decided when the response before is here.
     #[must_use]
     pub fn with_late_heads(limits: Limits, mode: ReplayMode) -> Self {
         let mut journal = Self::new(limits, mode);
@@ -98,17 +98,17 @@ impl Journal {
         journal
     }
 
-    /// Changes [`Limits::total`]. What is held already stays.
+    /// Changes [`Limits::total`]. Memory in use stays.
     pub fn limit_total(&mut self, total: u64) {
         self.shared.pool.set_total(total);
     }
 
-    /// Begins the record of a connection whose handshake had these initial sequence numbers. Another one
-    /// that is known by the same number is replaced; the same one, if it has a record, goes on: two
-    /// segments may have completed its handshake at once, and one of them be in the record already.
+    /// Begins the record of a connection whose handshake had these initial sequence numbers. Another connection with
+    /// the same number is replaced. The same connection, if recorded, continues: two segments may have completed the
+    /// handshake at once, and the record may have the first already.
     ///
     /// # Errors
-    /// If too many connections are known. This one then stays unknown.
+    /// If too many connections are known. The new connection then stays unknown.
     pub fn open(
         &mut self,
         flow: FlowId,
@@ -132,8 +132,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Begins the record of a connection in its middle, at the beginning of a turn: everything
-    /// before this place is of no use any more. One that is known by the same number is replaced.
+    /// Begins the record of a connection in the middle, at the beginning of a request: no replay needs the bytes
+    /// before this place. A connection with the same number is replaced.
     ///
     /// # Errors
     /// As [`Journal::open`].
@@ -154,7 +154,7 @@ impl Journal {
         Ok(())
     }
 
-    /// A record without content: there is nothing to be freed of one that it replaces.
+    /// Inserts a record without content. The caller has freed any record with the same number.
     fn insert(&mut self, flow: FlowId, isns: Isns, record: Record) {
         let record = Ok(Box::new(record));
         self.connections.insert(flow, Connection { isns, record });
@@ -163,8 +163,7 @@ impl Journal {
     /// Records a segment from the client.
     ///
     /// # Errors
-    /// If nothing was recorded: see [`Refused`]. [`Refused::BecameUnprotected`] is the one that
-    /// needs to be told to somebody.
+    /// If the segment was not recorded: see [`Refused`]. Only [`Refused::BecameUnprotected`] needs a report.
     pub fn instream(
         &mut self,
         flow: FlowId,
@@ -175,8 +174,9 @@ impl Journal {
         })
     }
 
-    /// Records what the server sent at the beginning of a turn. Parts may be missing, and come in any
-    /// order, if they say so ([`OutstreamSegment::after`]). Answers whether it is new.
+    /// Records bytes that the server sent at the beginning of a response. Parts may be missing, and arrive in any
+    /// order, if each part names the end of the part before ([`OutstreamSegment::after`]). Returns whether the segment
+    /// has new bytes.
     ///
     /// # Errors
     /// As [`Journal::instream`].
@@ -190,15 +190,16 @@ impl Journal {
         })
     }
 
-    /// Whether there is any digest.
+    /// Whether the journal has any hash of output.
     #[must_use]
     pub fn has_marks(&self) -> bool {
         let mut records = self.connections.values().flat_map(|one| &one.record);
         records.any(|record| record.marks().next().is_some())
     }
 
-    /// Records the digest of all that the server had said by then. The client is known to have heard what lies before
-    /// `heard`; and if it had heard all, it is known from where on it speaks then. Answers whether the digest is new.
+    /// Records the hash of the whole output up to [`Mark::next`]. `places`: the client has received the output before
+    /// the first number; the second number is the place of the client's next byte, if the client has received all
+    /// output. Returns whether the hash is new.
     ///
     /// # Errors
     /// As [`Journal::instream`].
@@ -213,13 +214,13 @@ impl Journal {
         })
     }
 
-    /// While `hold` holds no turn begins, and nothing of a record is dropped: for as long as the
-    /// records are being replayed. What belongs to a new turn is recorded as part of the old one.
+    /// While `hold` is set, no request begins, and records keep all bytes: for the duration of a replay. The bytes of
+    /// a new request are recorded as part of the old request.
     pub fn hold_turns(&mut self, hold: bool) {
         self.shared.turns_held = hold;
     }
 
-    /// Whether turns are held ([`Journal::hold_turns`]).
+    /// Whether new requests are held back ([`Journal::hold_turns`]).
     #[must_use]
     pub const fn turns_are_held(&self) -> bool {
         self.shared.turns_held
@@ -234,16 +235,16 @@ impl Journal {
         Some(*flow)
     }
 
-    /// The connection has ended: its record is freed, and it is not known any more. Answers whether
-    /// it was.
+    /// The connection has ended: the record is freed, and the journal forgets the connection. Returns whether the
+    /// connection was known.
     pub fn close(&mut self, flow: FlowId) -> bool {
         let known = self.remove(flow);
         self.shared.statistics.closed += u64::from(known);
         known
     }
 
-    /// Gives a connection up: its record is freed, it stays known as unprotected. Answers whether
-    /// it was protected until now; if not, its first reason stays.
+    /// Gives a connection up: the record is freed, and the connection stays known as unprotected. Returns whether the
+    /// connection was protected until now; if not, the first reason stays.
     pub fn unprotect(&mut self, flow: FlowId, reason: Unprotected) -> bool {
         let Some(connection) = self.connections.get_mut(&flow) else {
             return false;
@@ -253,10 +254,10 @@ impl Journal {
         was_protected
     }
 
-    /// The instream of a connection before `to` is needed no more: the server has it, or will, and has a record of it
-    /// of its own. What of it is not in this record is not waited for: the record begins at `to` now. Ignored, as
-    /// nothing that can be: a place before the record, one that is implausibly far behind its end, and one behind the
-    /// client's FIN. Where there is no room to move what lies behind `to`, nothing changes. Only with
+    /// Drops the instream of a connection before `to`: the server has these bytes, or will have them, and the
+    /// determinant log records them. Missing bytes before `to` are no longer expected: the record now begins at `to`.
+    /// Ignored as impossible: a place before the record, a place implausibly far behind the end, and a place behind
+    /// the client's FIN. Without memory to move the bytes behind `to`, the call changes no byte. Only with
     /// [`ReplayMode::Connection`].
     pub fn release(&mut self, flow: FlowId, to: SeqNumber) {
         if self.shared.mode == ReplayMode::Connection
@@ -267,8 +268,8 @@ impl Journal {
         }
     }
 
-    /// The lowest instream sequence number that is not in the record of a protected connection. The
-    /// FIN counts as one, when everything before it is recorded.
+    /// The lowest instream sequence number that is not in the record of a protected connection. The FIN counts as a
+    /// number, when everything before the FIN is recorded.
     #[must_use]
     pub fn stable_seq(&self, flow: FlowId) -> Option<SeqNumber> {
         let connection = self.connections.get(&flow)?;
@@ -276,8 +277,8 @@ impl Journal {
         Some(record.stable_seq(connection.isns))
     }
 
-    /// Where the heads of a protected connection end that are recorded, or whose beginnings are; without those
-    /// that have come before others.
+    /// The end of the recorded heads of a protected connection. A head counts when the first bytes are recorded. Heads
+    /// that arrived before an earlier head do not count.
     #[must_use]
     pub fn heads_end(&self, flow: FlowId) -> Option<SeqNumber> {
         let connection = self.connections.get(&flow)?;
@@ -285,8 +286,8 @@ impl Journal {
         Some(record.heads_end(connection.isns))
     }
 
-    /// The range of the instream in which `seq` lies, if that is recorded beyond a hole: its first
-    /// sequence number and the one after its last.
+    /// The range of the instream around `seq`, if `seq` is recorded beyond a gap: the first sequence number and the
+    /// number after the last.
     #[must_use]
     pub fn range_of(&self, flow: FlowId, seq: SeqNumber) -> Option<(SeqNumber, SeqNumber)> {
         let connection = self.connections.get(&flow)?;
@@ -294,8 +295,8 @@ impl Journal {
         record.range_of(connection.isns, seq)
     }
 
-    /// The first bytes that are recorded from `from` on, also beyond a hole: their sequence number
-    /// and as many of them as lie together in memory. `None` if there are none, or no record.
+    /// The first recorded bytes from `from` on, also beyond a gap: the sequence number, and as many bytes as are
+    /// contiguous in memory. `None`: no such bytes, or no record.
     #[must_use]
     pub fn recorded_from(&self, flow: FlowId, from: SeqNumber) -> Option<(SeqNumber, &[u8])> {
         let connection = self.connections.get(&flow)?;
@@ -303,8 +304,8 @@ impl Journal {
         record.recorded_from(connection.isns, from)
     }
 
-    /// A turn that was known to have begun at this place, and [`crate::Protected::answers`], when the record was read
-    /// back from somewhere. Nothing is dropped.
+    /// Restores the beginning of a request and [`crate::Protected::answers`] of a record that was read back from a
+    /// log. Keeps all bytes.
     pub fn restore_turn(&mut self, flow: FlowId, at: Position, answers: [SeqNumber; 4]) {
         if let Some(connection) = self.connections.get_mut(&flow)
             && let Ok(record) = &mut connection.record
@@ -313,8 +314,8 @@ impl Journal {
         }
     }
 
-    /// [`crate::Protected::asked`] and [`crate::Protected::doubt`], of a record that was read back from somewhere. If
-    /// nobody tells, all that is not recorded is in doubt.
+    /// Restores [`crate::Protected::asked`] and [`crate::Protected::doubt`] of a record that was read back from a log.
+    /// Without this call, everything that is not recorded is in doubt.
     pub fn restore_asked(&mut self, flow: FlowId, [asked, doubt]: [SeqNumber; 2]) {
         if let Some(connection) = self.connections.get_mut(&flow)
             && let Ok(record) = &mut connection.record
@@ -323,10 +324,10 @@ impl Journal {
         }
     }
 
-    /// [`Journal::beginnings`] as they were known of this record, when the record was made again from parts that do not
-    /// tell. What was found meanwhile is dropped for them. A record without room for them is given up.
+    /// Restores [`Journal::beginnings`] of a record that was rebuilt from parts without beginnings. Beginnings found
+    /// meanwhile are dropped. A record without memory for the beginnings is given up.
     pub fn restore_beginnings(&mut self, flow: FlowId, beginnings: impl Iterator<Item = Position>) {
-        // What is given up is known as that.
+        // A record that is given up is reported as unprotected elsewhere.
         let _ = self.with(flow, |record, isns, shared| {
             record
                 .restore_beginnings(isns, beginnings, shared)
@@ -334,8 +335,8 @@ impl Journal {
         });
     }
 
-    /// The record of `from` becomes that of `flow`, whose own is dropped. Answers whether there was
-    /// one.
+    /// The record of `from` becomes the record of `flow`, whose old record is dropped. Returns whether `from` was
+    /// known.
     pub fn replace(&mut self, flow: FlowId, from: FlowId) -> bool {
         let Some(connection) = self.connections.remove(&from) else {
             return false;
@@ -345,22 +346,22 @@ impl Journal {
         true
     }
 
-    /// What is known of a connection.
+    /// The summary of a connection.
     #[must_use]
     pub fn summary(&self, flow: FlowId) -> Option<Summary> {
         self.connections.get(&flow).map(|c| c.summary(flow))
     }
 
-    /// What is known of each connection, in the order of their numbers.
+    /// The summary of each connection, in the order of flow numbers.
     pub fn summaries(&self) -> impl Iterator<Item = Summary> {
         self.connections.iter().map(|(flow, c)| c.summary(*flow))
     }
 
-    /// Appends to `into` the bytes that the client sent from `from` on: at most `max` of them, and
-    /// only as far as there is no hole. Answers how many: 0 at stable_seq.
+    /// Appends to `into` at most `max` bytes that the client sent from `from` on, up to the first gap. Returns the
+    /// number of bytes: 0 at stable_seq.
     ///
     /// # Errors
-    /// If the connection has no record, or `from` does not lie in it: see [`ReadError`].
+    /// If the connection has no record, or `from` is outside the record: see [`ReadError`].
     pub fn read(
         &self,
         flow: FlowId,
@@ -381,8 +382,8 @@ impl Journal {
             })
     }
 
-    /// What the server sent, as far as it is recorded: sequence number and bytes of each part, in
-    /// order, with gaps between them. Nothing for a connection without a record.
+    /// The recorded output of the server: sequence number and bytes of each part, in order, with gaps between the
+    /// parts. Empty for a connection without a record.
     pub fn outstream_ranges(&self, flow: FlowId) -> impl Iterator<Item = (SeqNumber, &[u8])> {
         let connection = self.connections.get(&flow);
         let record = connection.and_then(|c| Some((c.record.as_ref().ok()?, c.isns)));
@@ -391,8 +392,8 @@ impl Journal {
             .flat_map(|(record, isns)| record.heads(isns))
     }
 
-    /// Where the client spoke after it had heard all that the server had said, in order: what it said from there on,
-    /// and what the server had said before. Nothing for a connection without a record.
+    /// The places at which the client sent after receiving all output of the server, in order: the positions of both
+    /// streams. Empty for a connection without a record.
     pub fn beginnings(&self, flow: FlowId) -> impl Iterator<Item = Position> {
         let connection = self.connections.get(&flow);
         let record = connection.and_then(|c| Some((c.record.as_ref().ok()?, c.isns)));
@@ -401,21 +402,20 @@ impl Journal {
             .flat_map(|(record, isns)| record.beginnings(isns))
     }
 
-    /// Digests of what the server had said, where not all of that is recorded, in order. Nothing for a connection
-    /// without a record.
+    /// Hashes of the output, where the output is not recorded in full, in order. Empty for a connection without a
+    /// record.
     pub fn marks(&self, flow: FlowId) -> impl Iterator<Item = Mark> {
         let connection = self.connections.get(&flow);
         let record = connection.and_then(|c| c.record.as_ref().ok());
         record.into_iter().flat_map(|record| record.marks())
     }
 
-    /// Gives memory back that no connection has needed since the last call, half of it. To be called
-    /// every second or so.
+    /// Frees half of the memory that no connection has needed since the last call. To be called about every second.
     pub fn trim(&mut self) {
         self.shared.pool.trim();
     }
 
-    /// Counts, and what is held now.
+    /// Counters, and the memory in use now.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         Statistics {

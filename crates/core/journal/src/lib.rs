@@ -1,33 +1,33 @@
 //! The record of a service's connections, kept in memory.
 //!
-//! FT-TCP masks the crash of a server by feeding its successor what the clients had sent, and by
-//! discarding what the successor says again. This crate keeps what is needed for both:
+//! FT-TCP masks the crash of a server: the restarted server receives the clients' input again, and the repeated output
+//! is discarded. This crate keeps the data for both:
 //!
 //! * the *instream* of each connection, the bytes from client to server, in any order of arrival
-//!   ([`Journal::instream`]). *stable_seq* is the lowest instream sequence number that is not in
-//!   the record (FT-TCP, section III): everything before it can be replayed ([`Journal::read`]).
-//! * the *heads* of its *outstream*, the first bytes that the server sent in each turn
-//!   ([`Journal::outstream`]), against which the repeated output is compared.
-//! * its *turns*: where the client began to speak after it had received a whole answer. With
-//!   [`ReplayMode::Request`] the bytes before the last turn are dropped. Each place at which a client spoke
-//!   after the whole answer is kept, too ([`Journal::beginnings`]): a replay waits there. Of output that is not
-//!   recorded in full there is a digest ([`Journal::marks`]).
+//!   ([`Journal::instream`]). *stable_seq* is the lowest instream sequence number that is not in the record (FT-TCP,
+//!   section III): everything before stable_seq can be replayed ([`Journal::read`]).
+//! * the *heads* of the *outstream*, the first bytes of each response ([`Journal::outstream`]), for the comparison
+//!   with the repeated output.
+//! * the *requests*: where the client began to send after receiving a whole response. With [`ReplayMode::Request`] the
+//!   bytes before the last request are dropped. Each place at which a client sent after the whole response is kept,
+//!   too ([`Journal::beginnings`]): a replay waits there. Output that is not recorded in full has a hash
+//!   ([`Journal::marks`]).
 //!
-//! Of a server with state there is more ([`Determinants`]): what its processes were told besides.
+//! A server with state has more: the determinants of the processes ([`Determinants`]).
 //!
-//! **Bounds.** [`Limits`] bound what is held. A connection that wants more becomes *unprotected*:
-//! its bytes are freed at once, it stays known with the reason ([`Unprotected`]), and what arrives
-//! for it afterwards is refused and counted. The record of a protected connection therefore has
-//! no hole below stable_seq, ever, and nobody's appetite costs another connection its record.
+//! **Bounds.** [`Limits`] bound the memory. A connection that needs more becomes *unprotected*: the record is freed at
+//! once, the connection stays known with the reason ([`Unprotected`]), and later segments are refused and counted. The
+//! record of a protected connection therefore never has a gap below stable_seq. A connection with a large record costs
+//! no other connection the record.
 //!
-//! **The way of a segment.** `journal` finds the connection and keeps the accounts; `record` is
-//! one connection: it turns sequence numbers into 64-bit positions (`position`), notices turns
-//! (`turn`, which asks `answer`) and hands the payload to `instream`, which copies it once, into `chunks`, and keeps
-//! the ranges that arrived out of order (`spans`). `heads` does the same for the outstream.
-//! Whatever grows is charged to the limits in `pool` before it grows.
+//! **The way of a segment.** `journal` finds the connection and keeps the accounts. `record` is one connection:
+//! `record` turns sequence numbers into 64-bit positions (`position`), notices requests (`request`, with the help of
+//! `answer`) and hands the payload to `instream`. `instream` copies the payload once, into `chunks`, and keeps the
+//! ranges that arrived out of order (`spans`). `heads` does the same for the outstream. Growth is charged to the
+//! limits in `pool` before the allocation.
 //!
-//! No I/O, no clock, no randomness: the same calls give the same record, also in the same order of
-//! iteration. **Panics:** no function of this crate panics on any argument.
+//! No I/O, no clock, no randomness: the same calls give the same record, and the same order of iteration. **Panics:**
+//! no function of this crate panics on any argument.
 
 #![forbid(unsafe_code)]
 
@@ -67,8 +67,8 @@ const fn len64(length: usize) -> u64 {
     length as u64
 }
 
-/// A distance inside something that is in memory, as an index. It fits by construction; the
-/// largest index stands for one that does not, so that slicing fails instead of going astray.
+/// A distance inside a buffer in memory, as an index. The distance fits by construction. A distance that does not fit
+/// becomes the largest index, so that slicing fails instead of going astray.
 fn index(distance: u64) -> usize {
     usize::try_from(distance).unwrap_or(usize::MAX)
 }

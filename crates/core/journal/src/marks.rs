@@ -1,31 +1,32 @@
-//! Digests of what a server had said.
+//! Hashes of a server's output.
 //!
-//! Of a long answer only the head is recorded. A digest of all that was said by then tells whether a restarted server
-//! has said the same again, before a request is given to it; and a server on another host, before its client hears
-//! more. Who takes digests, and how, is of no interest here.
+//! Of a long response only the head is recorded. A hash of the whole output so far tells whether a restarted server
+//! has repeated the output, before the server gets a request; and likewise for a server on another host, before the
+//! client receives more. This module does not compute hashes.
 //!
-//! Where the client began to speak a mark is kept. Of others the newest is enough that the client has heard; what it
-//! has not heard yet it may have heard when its host stops.
+//! A mark at a place where the client began to send is kept. Of the other marks below the client's acknowledgement,
+//! the newest is enough. Marks beyond stay, because the client may have received that output by the time the host
+//! stops.
 
 use crate::error::Unprotected;
 use crate::pool::Budget;
 use wire::SeqNumber;
 
-/// The digest of an outstream from `base` up to before `next`.
+/// The hash of an outstream from `base` up to before `next`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     /// The first byte.
     pub base: SeqNumber,
     /// The byte after the last.
     pub next: SeqNumber,
-    /// The digest.
+    /// The hash.
     pub digest: [u64; 2],
 }
 
-/// The marks in one record, in order.
+/// The marks of a record, in order.
 #[derive(Debug)]
 pub(crate) struct Marks {
-    /// Twice the position, and one more where the client began to speak.
+    /// Twice the position, plus 1 where the client began to send.
     table: Vec<(u64, Mark)>,
 }
 
@@ -49,8 +50,8 @@ impl Marks {
             .binary_search_by_key(&at, |(key, _)| position(*key))
     }
 
-    /// All that lies before `at` had this digest, and the client began to speak there, or did not. Answers whether that
-    /// is new.
+    /// Adds the hash of the output before `at`, and whether the client began to send there. Returns whether the hash is
+    /// new.
     pub(crate) fn push(
         &mut self,
         (at, is_beginning): (u64, bool),
@@ -72,8 +73,8 @@ impl Marks {
         }
     }
 
-    /// The client did not speak here, but later. The mark stays until the client has heard what a newer mark is of: of
-    /// what was said since there may be no mark.
+    /// The client did not send here, but later. The mark stays until the client has received the output of a newer
+    /// mark: the output since may have no mark.
     pub(crate) fn forget(&mut self, at: u64) {
         if let Ok(place) = self.find(at) {
             self.table[place].0 &= !1;
@@ -87,8 +88,8 @@ impl Marks {
         }
     }
 
-    /// The client has heard what lies before `heard`. A mark at `floor`, where the record begins, stays: without this
-    /// mark the other marks cannot be compared with what is said from there on.
+    /// The client has received the output before `heard`. A mark at `floor`, where the record begins, stays: without
+    /// this mark the other marks cannot be compared with the output from there on.
     pub(crate) fn on_ack(&mut self, heard: u64, floor: u64, budget: &mut Budget<'_>) {
         let passed = self
             .table
@@ -100,7 +101,7 @@ impl Marks {
         }
     }
 
-    /// What the server said before this position is not said again any more.
+    /// A replay no longer repeats the output before this position.
     pub(crate) fn drop_before(&mut self, at: u64, budget: &mut Budget<'_>) {
         let gone = self.table.partition_point(|(key, _)| position(*key) < at);
         budget.drop_first(&mut self.table, gone);

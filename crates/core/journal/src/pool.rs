@@ -1,14 +1,13 @@
-//! Memory, and the accounts of it.
+//! Memory, and the accounts of memory.
 //!
-//! Everything in a record that grows (chunks, heads, the tables of both) is charged here before it
-//! is allocated, at the capacity that is really held. What a connection costs besides is of fixed
-//! size, and bounded by the number of connections.
+//! Every growing part of a record (chunks, heads, both tables) is charged here before the allocation, at the real
+//! capacity. The other memory of a connection has a fixed size, and is bounded by the number of connections.
 //!
-//! Full-size chunks that are given back wait in a free list for the next connection that needs one:
-//! a busy service would otherwise ask the allocator, and through it the kernel, for the same pages
-//! again and again, and a page that the kernel has to clear first costs more than the copy into it.
-//! The list yields when the total limit is reached: what is in use and what waits never exceed that
-//! limit together. What nobody has needed for a while goes back, half at a time ([`Pool::trim`]).
+//! Full-size chunks that are given back wait in a free list for the next connection. Without the list, a busy service
+//! would ask the allocator, and so the kernel, for the same pages again and again; and a page that the kernel must
+//! clear costs more than the copy into the page. The list yields at the total limit: memory in use and the free list
+//! together never exceed the limit. Chunks that no connection has needed for a while are freed, half at a time
+//! ([`Pool::trim`]).
 
 use crate::error::Unprotected;
 use crate::len64;
@@ -16,10 +15,10 @@ use crate::len64;
 /// Size of a full chunk, in bytes.
 pub(crate) const FULL_CHUNK: usize = 64 * 1024;
 
-/// A table whose room is more than so many times as large as needed is made smaller.
+/// A table shrinks when the capacity exceeds this multiple of the length.
 const SHRINK_ABOVE_RATIO: usize = 8;
 
-/// So many chunks are freed at a time at most: the kernel needs a while for each.
+/// The most chunks freed at a time: the kernel needs a while for each.
 const TRIM_AT_MOST: usize = 1024;
 
 /// All memory of a journal.
@@ -28,7 +27,7 @@ pub(crate) struct Pool {
     total: u64,
     in_use: u64,
     free: Vec<Vec<u8>>,
-    /// The shortest that the free list was since it was last trimmed: so many were not needed.
+    /// The shortest length of the free list since the last trim: the number of chunks that were not needed.
     spare: usize,
 }
 
@@ -42,7 +41,7 @@ impl Pool {
         }
     }
 
-    /// From now on at most this is held. What is held stays, even if it is more.
+    /// Limits the memory from now on. Memory in use stays, even above the limit.
     pub(crate) fn set_total(&mut self, total: u64) {
         self.total = total;
         self.shrink();
@@ -81,7 +80,7 @@ impl Pool {
         Ok(())
     }
 
-    /// What waits must not exceed what is left.
+    /// The free list must not exceed the rest of the limit.
     fn shrink(&mut self) {
         while self.idle() > self.total.saturating_sub(self.in_use) && self.take().is_some() {}
     }
@@ -95,13 +94,13 @@ impl Pool {
     }
 }
 
-/// What one connection may take from the pool.
+/// The part of the pool that a connection may take.
 #[derive(Debug)]
 pub(crate) struct Budget<'a> {
     pub(crate) pool: &'a mut Pool,
     /// Bytes that the connection holds.
     pub(crate) held: &'a mut u64,
-    /// Bytes that it may hold.
+    /// Bytes that the connection may hold.
     pub(crate) limit: u64,
 }
 

@@ -1,13 +1,13 @@
 //! 64-bit positions in a stream whose sequence numbers wrap.
 //!
-//! Position 0 is the SYN, position 1 the first byte of data; the sequence number of a position is
-//! the ISN plus the position, modulo 2^32. The other way round a sequence number names one position
-//! in every 4 GiB, so a position that is known must say which one is meant.
+//! Position 0 is the SYN, position 1 the first byte of data. The sequence number of a position is the ISN plus the
+//! position, modulo 2^32. The other way round, a sequence number names a position in every 4 GiB; a known position
+//! nearby selects the right position.
 
 use wire::SeqNumber;
 
-/// 1 GiB: the largest receive window that TCP can announce (RFC 7323, 2.3). What a peer may send
-/// lies this close to what it has sent.
+/// 1 GiB: the largest receive window that TCP can announce (RFC 7323, 2.3). The next bytes of a peer are this close to
+/// the bytes sent so far.
 pub(crate) const PLAUSIBLE_DISTANCE: u32 = 1 << 30;
 
 /// The position of the first byte of data.

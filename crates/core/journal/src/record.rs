@@ -1,4 +1,4 @@
-//! The record of one protected connection.
+//! The record of a protected connection.
 
 use crate::answers::Answers;
 use crate::beginnings::Beginnings;
@@ -17,8 +17,8 @@ use crate::statistics::{ByteCounts, Statistics};
 use crate::summary::{Position, Protected};
 use wire::SeqNumber;
 
-/// A segment from a client, with what was known of the connection on the server's host when it
-/// arrived there. All numbers are the original ones, as the client knows them.
+/// A segment from a client, with the state of the connection on the server's host at the arrival. All numbers are the
+/// original numbers, as the client knows them.
 #[derive(Debug, Clone, Copy)]
 pub struct InstreamSegment<'a> {
     /// The sequence number of the first byte of the payload.
@@ -29,36 +29,35 @@ pub struct InstreamSegment<'a> {
     pub fin: bool,
     /// The lowest outstream sequence number that the client has not acknowledged.
     pub client_ack: SeqNumber,
-    /// Whether the client had heard everything that the server had said: what is said next answers
-    /// this.
+    /// Whether the client had received all output of the server: the next output answers this segment.
     pub heard_all: bool,
     /// Whether the head of everything that the server had said when this came is recorded.
     pub heads_known: bool,
-    /// Set if a host that is dead may have answered this already, by something that is not recorded: its client had
-    /// heard of that host what lies before this number.
+    /// Set if a dead host may have answered this segment already, with a response that is not recorded: the client had
+    /// received the output before this number from that host.
     pub doubted: Option<SeqNumber>,
-    /// How far the server had come when this arrived; `None` if that is not known. No turn begins
-    /// with such a segment, nor with the next one that is new.
+    /// The progress of the server when this segment arrived; `None` if unknown. No request begins with such a segment,
+    /// nor with the next new segment.
     pub server: Option<ServerProgress>,
 }
 
-/// What a server sent at the beginning of an answer.
+/// The first bytes of a response, as sent by the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutstreamSegment<'a> {
-    /// The sequence number of its first byte.
+    /// The sequence number of the first byte.
     pub seq: SeqNumber,
     /// The bytes.
     pub payload: &'a [u8],
     /// How many more are to be recorded behind these, and come later.
     pub more: u32,
-    /// Where what was to be recorded before this ended: that may not be here yet. `None`: it is.
+    /// The end of the preceding head, which may not be here yet. `None`: the preceding head is here.
     pub after: Option<SeqNumber>,
     /// How far the client had sent when this answer began, if that is known.
     pub asked: Option<SeqNumber>,
 }
 
 impl<'a> OutstreamSegment<'a> {
-    /// What was to be recorded before it is here.
+    /// A head whose predecessors are here.
     #[must_use]
     pub const fn in_order(seq: SeqNumber, payload: &'a [u8]) -> Self {
         Self {
@@ -74,21 +73,21 @@ impl<'a> OutstreamSegment<'a> {
 /// How far a server has come in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerProgress {
-    /// The lowest outstream sequence number that it has not sent.
+    /// The lowest outstream sequence number that the server has not sent.
     pub nxt: SeqNumber,
-    /// The lowest instream sequence number that its TCP has not acknowledged.
+    /// The lowest instream sequence number that the server's TCP has not acknowledged.
     pub ack: SeqNumber,
 }
 
-/// What became of a segment.
+/// The outcome of a recorded segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Recorded {
-    /// The lowest instream sequence number that is not in the record now. A FIN counts as one.
+    /// The lowest instream sequence number that is not in the record now. A FIN counts as a number.
     pub stable_seq: SeqNumber,
-    /// Whether there was a hole before this segment, or there is one now.
+    /// Whether there was a gap before this segment, or there is a gap now.
     pub hole: bool,
-    /// Whether it brought something: a byte that was not recorded or that lies beyond a hole, or the
-    /// FIN. Of one that did not, the record would be the same without it.
+    /// Whether the segment was new: a byte that was not recorded or that lies beyond a gap, or the FIN. Otherwise the
+    /// record would be the same without the segment.
     pub new: bool,
 }
 
@@ -108,43 +107,43 @@ impl Isns {
     }
 }
 
-/// What the records of a journal share.
+/// The state that the records of a journal share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) pool: Pool,
     pub(crate) per_connection: u64,
     pub(crate) mode: ReplayMode,
-    /// No turn begins.
+    /// No request begins.
     pub(crate) turns_held: bool,
     /// The heads of the outstream come by another way than the instream, and later.
     pub(crate) heads_come_late: bool,
     pub(crate) statistics: Statistics,
 }
 
-/// The record of one protected connection.
+/// The record of a protected connection.
 #[derive(Debug)]
 pub(crate) struct Record {
     instream: Instream,
     heads: Heads,
     turn: Request,
     turns: u64,
-    /// The highest outstream position that was seen: near it are the sequence numbers to come.
+    /// The highest outstream position seen: the next sequence numbers are near.
     outstream_seen: u64,
-    /// What the server had sent when the client's newest byte came, if that is known.
+    /// The end of the output when the client's newest byte arrived, if known.
     spoken: Option<u64>,
-    /// Turns that may have begun.
+    /// Requests that may have begun.
     candidates: Candidates,
-    /// Where the client spoke after it had heard everything.
+    /// Where the client sent after receiving all output.
     beginnings: Beginnings,
-    /// Digests of what the server had said.
+    /// Hashes of the output.
     marks: Marks,
     /// Answers whose heads may not be here.
     answers: Answers,
-    /// How far the server had read when it said what the newest head has.
+    /// How far the server had read when the server sent the newest head.
     asked: u64,
-    /// From there on something was in doubt when it came.
+    /// The first position that was in doubt on arrival.
     doubted: Option<u64>,
-    /// What the client had acknowledged when it sent its FIN.
+    /// The client's acknowledgement in the FIN segment.
     fin_heard: SeqNumber,
     held: u64,
 }
@@ -206,7 +205,8 @@ impl Record {
         self.is_doubted(isns, arrival, shared)
             .map_err(Refused::BecameUnprotected)?;
         if arrival.server.is_some() && arrival.heads_known {
-            // The server has read all that is before it, and said nothing to that of which no head is here.
+            // The server has read everything before this segment, and sent no response of which the head is missing
+            // here.
             self.asked = self.asked.max(position);
         }
         match arrival.server {
@@ -244,22 +244,22 @@ impl Record {
         })
     }
 
-    /// From there on what the client says may have been answered without a record of either: it is neither recorded,
-    /// be it beyond a hole, nor had the server read it when it said what the newest head has. (A FIN takes a number,
-    /// and none is answered behind it.)
+    /// The first position of the instream that may have been answered without a record of input or response. The input
+    /// there is not recorded, not even beyond a gap; nor had the server read the input when the server sent the newest
+    /// head. (A FIN takes a number, and no input behind a FIN is answered.)
     fn unanswered(&self) -> u64 {
         let from = self.asked.max(self.instream.data_end());
         self.instream.range_of(from).map_or(from, |range| range.end)
     }
 
-    /// The same; and what was in doubt when it came, until a server has read it that had said again what its client
-    /// had heard.
+    /// As `unanswered`, and includes input that was in doubt on arrival, until a server has read that input after
+    /// repeating the output that the client had received.
     fn doubt(&self) -> u64 {
         let doubted = self.doubted.filter(|doubted| *doubted >= self.asked);
         doubted.unwrap_or_else(|| self.unanswered())
     }
 
-    /// What is in doubt is not given to a server before that has said all that the client had heard.
+    /// A server gets input in doubt only after the server has repeated all output that the client had received.
     fn is_doubted(
         &mut self,
         isns: Isns,
@@ -293,8 +293,7 @@ impl Record {
         }
     }
 
-    /// What is known of the server when a segment arrives with the positions from `position` up to
-    /// `end`.
+    /// Takes the progress of the server when a segment arrives with the positions from `position` up to `end`.
     fn server_is_at(
         &mut self,
         isns: Isns,
@@ -326,14 +325,14 @@ impl Record {
             self.candidates.push(Candidate { turn, spoken });
             self.decide(shared);
         }
-        // What comes late, behind a hole, says nothing of what came before it.
+        // A late segment that fills a gap says nothing about the bytes that arrived before.
         if end > self.instream.newest_end() {
             self.spoken = Some(self.spoken.map_or(sent, |spoken| spoken.max(sent)));
         }
         Ok(())
     }
 
-    /// Begins the turns of which it is known by now that they did begin.
+    /// Begins the requests that are known to have begun.
     fn decide(&mut self, shared: &mut Shared) {
         while let Some(candidate) = self.candidates.first() {
             if shared.turns_held || (shared.heads_come_late && !candidate.is_decidable(&self.heads))
@@ -347,7 +346,7 @@ impl Record {
         }
     }
 
-    /// Records what the server sent. Tells whether that is new.
+    /// Records output of the server. Returns whether the output is new.
     pub(crate) fn outstream(
         &mut self,
         isns: Isns,
@@ -385,7 +384,7 @@ impl Record {
             self.decide(shared);
             return Ok(counts.recorded > 0);
         };
-        // One without a byte is no head, and only tells of those before it.
+        // A segment without a byte is no head, and only tells about the heads before.
         let mut known = end > position && self.answers.recorded_after(before, end);
         let asked = asked.and_then(|asked| self.instream_position(isns, asked));
         if let Some(asked) = asked.filter(|asked| *asked > self.asked) {
@@ -396,8 +395,8 @@ impl Record {
         Ok(counts.recorded > 0 || known)
     }
 
-    /// Records the digest of all that the server had said by then; the client is known to have heard what lies before
-    /// `heard`, and to speak from a place on, if it has heard all. Tells whether that is new.
+    /// Records the hash of the whole output so far. The client has received the output before `heard`, and sends from
+    /// a place on, if the client has received all output. Returns whether the hash is new.
     pub(crate) fn mark(
         &mut self,
         isns: Isns,
@@ -419,7 +418,7 @@ impl Record {
         let speaks = speaks.filter(|from| *from >= self.instream.start());
         let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
         if let Some(instream) = speaks {
-            // The server had said all that its client had heard before it read what was in doubt.
+            // The server had sent all output that the client had received before the server read the input in doubt.
             let has_read = instream <= near;
             self.doubted = self
                 .doubted
@@ -438,7 +437,7 @@ impl Record {
         is_new.map_err(Refused::BecameUnprotected)
     }
 
-    /// What the server said before this is not said again.
+    /// The server does not repeat the output before this position.
     fn request_floor(&self, shared: &Shared) -> u64 {
         match shared.mode {
             ReplayMode::Request => self.turn.outstream,
@@ -446,12 +445,12 @@ impl Record {
         }
     }
 
-    /// Digests of what the server had said, in order.
+    /// Hashes of the output, in order.
     pub(crate) fn marks(&self) -> impl Iterator<Item = Mark> {
         self.marks.iter()
     }
 
-    /// The range beyond a hole in which `seq` lies: its first number and the one after its last.
+    /// The range beyond a gap around `seq`: the first number and the number after the last.
     pub(crate) fn range_of(&self, isns: Isns, seq: SeqNumber) -> Option<(SeqNumber, SeqNumber)> {
         let position = unwrap(
             isns.client,
@@ -466,8 +465,8 @@ impl Record {
         ))
     }
 
-    /// Appends to `into` at most `max` stable bytes from `from` on. Answers how many, or the
-    /// bounds of the record, if `from` does not lie in it.
+    /// Appends to `into` at most `max` stable bytes from `from` on. Returns the number of bytes, or the bounds of the
+    /// record if `from` is outside.
     pub(crate) fn read(
         &self,
         isns: Isns,
@@ -477,7 +476,7 @@ impl Record {
     ) -> Result<usize, OutOfRecord> {
         let (start, end) = (self.instream.start(), self.instream.data_end());
         let start_seq = seq_at(isns.client, start);
-        // No record is longer than the part of the sequence space that is looked at behind its end.
+        // No record is longer than the searched part of the sequence space behind the end.
         let behind = u32::MAX - PLAUSIBLE_DISTANCE;
         let Some(position) =
             unwrap(isns.client, from, end, behind).filter(|position| *position >= start)
@@ -495,11 +494,11 @@ impl Record {
         Ok(length)
     }
 
-    /// What lies before `to` is needed no more, be it recorded or not. Where what lies behind it cannot be moved,
-    /// nothing changes.
+    /// Drops the bytes before `to`, recorded or not. If the bytes behind `to` cannot be moved, the record stays as
+    /// before.
     pub(crate) fn release(&mut self, isns: Isns, to: SeqNumber, shared: &mut Shared) {
         let end = self.instream.data_end();
-        // What would be too far ahead is taken for a place before the record.
+        // A place too far ahead counts as a place before the record.
         let Some(position) = unwrap(isns.client, to, end, u32::MAX - PLAUSIBLE_DISTANCE) else {
             return;
         };
@@ -513,7 +512,7 @@ impl Record {
             self.beginnings.drop_before(position, &mut budget);
         }
         if dropped.is_ok() && position > end {
-            // Nobody has told how far the server was when that came.
+            // The progress of the server is unknown for those bytes.
             self.spoken = None;
         }
     }
@@ -525,7 +524,7 @@ impl Record {
             .map(move |(position, bytes)| (seq_at(isns.server, position), bytes))
     }
 
-    /// Where the client spoke after it had heard everything, in order.
+    /// Where the client sent after receiving all output, in order.
     pub(crate) fn beginnings(&self, isns: Isns) -> impl Iterator<Item = Position> {
         self.beginnings.iter().map(move |at| Position {
             instream: isns.client + at.instream.0,
@@ -533,10 +532,10 @@ impl Record {
         })
     }
 
-    /// The first bytes from `from` on, as far as they lie together.
+    /// The first recorded bytes from `from` on, as far as they are contiguous in memory.
     pub(crate) fn recorded_from(&self, isns: Isns, from: SeqNumber) -> Option<(SeqNumber, &[u8])> {
         let near = self.instream.data_end();
-        // No record is longer than the part of the sequence space that is looked at behind its end.
+        // No record is longer than the searched part of the sequence space behind the end.
         let position = unwrap(isns.client, from, near, u32::MAX - PLAUSIBLE_DISTANCE).unwrap_or(0);
         let (position, bytes) = self.instream.recorded_from(position)?;
         Some((seq_at(isns.client, position), bytes))
@@ -633,8 +632,8 @@ impl Record {
     fn begin(&mut self, turn: Request, shared: &mut Shared) {
         if shared.mode == ReplayMode::Request {
             let mut budget = budget(&mut self.held, &mut shared.pool, shared.per_connection);
-            // What was recorded since the turn began has to be moved, and may find no room: then
-            // it goes on being part of the old turn.
+            // The bytes since the beginning of the request must be moved, and there may be no memory: then these bytes
+            // stay part of the old request.
             if self
                 .instream
                 .drop_before(turn.instream, &mut budget)
@@ -652,9 +651,8 @@ impl Record {
         shared.statistics.turns += 1;
     }
 
-    /// The position of `seq`, which the server sent lately or is about to send. Most of the
-    /// sequence space is looked at ahead, because between two segments of the client the server
-    /// may have sent gigabytes that nobody told us about.
+    /// The position of `seq`, which the server sent lately or is about to send. Most of the sequence space is searched
+    /// ahead: between two segments of the client the server may have sent gigabytes without a report.
     fn outstream_position(&self, isns: Isns, seq: SeqNumber) -> Option<u64> {
         unwrap(isns.server, seq, self.outstream_seen, PLAUSIBLE_DISTANCE)
     }

@@ -1,12 +1,11 @@
-//! Turns: where a client begins to speak after it has heard a whole answer.
+//! Requests: where a client begins to send after receiving a whole response.
 //!
-//! A server that keeps nothing between turns can be rebuilt from the last turn alone, so a new one
-//! may be believed in only when the previous one is over beyond doubt. Every doubt (a hole, an
-//! acknowledgement that is missing, an answer that was not recorded) keeps the turn as it is: the
-//! record is then longer than it needs to be, and still right.
+//! A server without state between requests can be rebuilt from the last request alone. So a new request begins only
+//! when the previous request is over beyond doubt. Every doubt (a gap, a missing acknowledgement, an unrecorded
+//! response) continues the old request: the record is then longer than necessary, and still right.
 //!
-//! What the server said may come by another way than what the client said, and later. Then a turn
-//! that may have begun is a [`Candidate`] until the answer before it is known.
+//! The output of the server may arrive by another way than the client's input, and later. Then a request that may have
+//! begun is a [`Candidate`] until the response before is known.
 
 use crate::answer::{ends_with_interim, is_answer};
 use crate::heads::Heads;
@@ -18,7 +17,7 @@ use crate::record::{InstreamSegment, ServerProgress};
 /// Bytes at the end of the outstream that are searched for an interim response.
 const INTERIM_SEARCH_BYTES: u64 = 4 << 10;
 
-/// Where a turn begins, in both directions.
+/// Where a request begins, in both directions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) instream: u64,
@@ -26,16 +25,16 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// The first turn of a connection.
+    /// The first request of a connection.
     pub(crate) const FIRST: Self = Self {
         instream: FIRST_POSITION,
         outstream: FIRST_POSITION,
     };
 
-    /// Whether this turn can begin with `arrival`, as far as the client's side tells, if the client has heard
-    /// something new since its last byte before this: only who speaks after that begins a turn. (The first
-    /// segment of a request may be in doubt, for example because a later one overtook it; those that follow
-    /// must not be taken for the beginning in its place.)
+    /// Whether this request can begin with `arrival`, as far as the client's side tells, if the client has received
+    /// new output since the last byte before: only a client that sends after new output begins a request. (The first
+    /// segment of a request may be in doubt, for example because a later segment overtook the first; the following
+    /// segments must not be taken for the beginning instead.)
     pub(crate) fn may_begin(
         self,
         arrival: &InstreamSegment<'_>,
@@ -48,9 +47,9 @@ impl Request {
         continues_the_record && arrival.client_ack == server.nxt
     }
 
-    /// Whether the server has answered `previous` before this turn.
+    /// Whether the server has answered `previous` before this request.
     pub(crate) fn follows(self, previous: Self, heads: &Heads) -> bool {
-        // What is far behind is not what the client was waiting for.
+        // The client was not waiting for output that is far behind.
         let from = previous
             .outstream
             .max(self.outstream.saturating_sub(INTERIM_SEARCH_BYTES));
@@ -59,25 +58,25 @@ impl Request {
     }
 }
 
-/// A turn that began, if what the server had said before it was an answer.
+/// A request that began, if the output before was a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) turn: Request,
-    /// What the server had sent when the client spoke last before it.
+    /// The end of the output when the client sent last before this request.
     pub(crate) spoken: u64,
 }
 
 impl Candidate {
-    /// Whether what the server said in between is recorded: all of it or, of a long one, its head.
-    /// Heads are begun where the client speaks, and come in order.
+    /// Whether the output in between is recorded: all of a short response, the head of a long response. Heads begin
+    /// where the client sends, and arrive in order.
     pub(crate) fn is_decidable(&self, heads: &Heads) -> bool {
         let known = len64(heads.at(self.spoken).len());
         known >= INTERIM_SEARCH_BYTES || self.spoken + known >= self.turn.outstream
     }
 }
 
-/// The oldest and the newest candidate. Those between them are not waited for: if the newest is
-/// one, they need not be known, and if it is not, the turn is longer than it needs to be.
+/// The oldest and the newest candidate. Candidates between both are not kept: if the newest is a request, the others
+/// need not be known; if not, the request is longer than necessary.
 #[derive(Debug)]
 pub(crate) struct Candidates {
     oldest: Option<Candidate>,

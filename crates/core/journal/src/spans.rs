@@ -1,21 +1,21 @@
 //! Sorted lists of disjoint stretches of a stream.
 //!
-//! Two tables have this form: the ranges that arrived out of order, and the heads of the outstream.
-//! [`first_part`] is how both decide, stretch by stretch, what of a segment is new.
+//! Two tables have this form: the ranges that arrived out of order, and the heads of the outstream. Both use
+//! [`first_part`] to decide, stretch by stretch, which bytes of a segment are new.
 
 use crate::error::Unprotected;
 use crate::pool::Budget;
 use std::ops::Range;
 
-/// A connection with more holes than this at a time is given up. A receive buffer of 6 MiB (the
-/// kernel's default bound) full of 1448-byte segments, every other one lost, has about half.
+/// A connection with more gaps at a time is given up. A receive buffer of 6 MiB (the kernel's default bound) full of
+/// 1448-byte segments, with every second segment lost, has about half as many gaps.
 pub(crate) const MAX_RANGES: usize = 4096;
 
 /// A stretch of a stream.
 pub(crate) trait Span {
-    /// Its first position.
+    /// The first position.
     fn start(&self) -> u64;
-    /// The position after its last.
+    /// The position after the last.
     fn end(&self) -> u64;
 }
 
@@ -29,14 +29,14 @@ impl Span for Range<u64> {
     }
 }
 
-/// The first part of a stretch: all of it is in the list, or none of it is.
+/// The first part of a stretch: either all of the part is in the list, or no position of the part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Whether it is in the list.
+    /// Whether the part is in the list.
     pub(crate) known: bool,
-    /// Of the span that it lies in, or before which a new one belongs.
+    /// The index of the span around the part, or the index for an insertion.
     pub(crate) index: usize,
-    /// The position after its last.
+    /// The position after the last.
     pub(crate) end: u64,
 }
 
@@ -55,7 +55,7 @@ pub(crate) fn first_part<S: Span>(spans: &[S], from: u64, to: u64) -> Part {
     }
 }
 
-/// What arrived beyond a hole: sorted ranges that neither overlap nor touch.
+/// The ranges that arrived beyond a gap: sorted ranges that neither overlap nor touch.
 #[derive(Debug)]
 pub(crate) struct Ranges(Vec<Range<u64>>);
 
@@ -103,7 +103,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// Removes the ranges that `stable` reaches, or has passed, and returns how far it reaches with them.
+    /// Removes the ranges that `stable` reaches or has passed, and returns the end of the contiguous bytes.
     pub(crate) fn absorb(&mut self, stable: u64, budget: &mut Budget<'_>) -> u64 {
         let reached = self.0.partition_point(|range| range.start <= stable);
         let end = self.0.drain(..reached).next_back().map_or(0, |r| r.end);

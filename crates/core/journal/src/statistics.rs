@@ -1,6 +1,6 @@
-//! Counts of what was recorded and what was refused.
+//! Counters of recorded and refused segments.
 
-/// What became of the bytes that arrived in one direction.
+/// The bytes that arrived in one direction, by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ByteCounts {
     /// Bytes that were new, and were recorded.
@@ -8,10 +8,10 @@ pub struct ByteCounts {
     /// Bytes that were known already, equal or not. The first that was recorded stays, as in the
     /// receive queue of a TCP.
     pub duplicate: u64,
-    /// Those of the duplicate bytes that differ from what is recorded.
+    /// Duplicate bytes that differ from the recorded bytes.
     pub conflicting: u64,
-    /// Bytes outside the record: before its beginning (of a dropped turn, or of the keepalive kind
-    /// of RFC 9293, 3.8.4) or after the client's FIN.
+    /// Bytes outside the record: before the beginning (of a dropped request, or of the keepalive kind of RFC 9293,
+    /// 3.8.4) or after the client's FIN.
     pub outside: u64,
 }
 
@@ -24,14 +24,14 @@ impl ByteCounts {
     }
 }
 
-/// Counts over the incarnation of a journal, and what it holds now.
+/// Counters since the start of a journal, and the memory in use now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statistics {
     /// Connections that are known now.
     pub connections: usize,
-    /// Those of them that are unprotected.
+    /// Known connections that are unprotected.
     pub unprotected: usize,
-    /// Bytes of memory that their records hold now. What is of fixed size is not counted.
+    /// Bytes of memory that the records hold now, without the parts of fixed size.
     pub held: u64,
     /// Bytes of memory that wait to be used again. Together with `held` never above the limit.
     pub idle: u64,
@@ -41,24 +41,24 @@ pub struct Statistics {
     pub closed: u64,
     /// Connections that became unprotected.
     pub became_unprotected: u64,
-    /// Turns begun, without the first of each connection.
+    /// Requests begun, without the first of each connection.
     pub turns: u64,
     /// Instream bytes.
     pub instream: ByteCounts,
     /// Outstream bytes.
     pub outstream: ByteCounts,
-    /// FINs at another position than one that is recorded, or before bytes that are recorded.
+    /// FINs at another position than a recorded FIN, or before recorded bytes.
     pub conflicting_fins: u64,
     /// Segments refused because the connection was not known.
     pub refused_unknown: u64,
     /// Segments refused because the connection was, or thereby became, unprotected.
     pub refused_unprotected: u64,
-    /// Segments refused because they lay too far from what was known.
+    /// Segments refused because the sequence number was too far from the known numbers.
     pub refused_implausible: u64,
 }
 
 impl Statistics {
-    /// Counts a connection that was given up, if it had been protected.
+    /// Counts a connection that was given up, if the connection was protected.
     pub(crate) fn gave_up(&mut self, was_protected: bool) {
         self.unprotected += usize::from(was_protected);
         self.became_unprotected += u64::from(was_protected);

@@ -1,4 +1,4 @@
-//! Bytes that only come behind others, and are given back from the front.
+//! Bytes that are appended at the end, and freed from the front.
 
 use std::collections::VecDeque;
 
@@ -7,25 +7,25 @@ use crate::{index, len64};
 /// Allocation unit, bytes.
 pub(crate) const CHUNK_BYTES: usize = 1 << 16;
 
-/// A stream, from its base on.
+/// A stream, from the base on.
 #[derive(Debug, Default)]
 pub(crate) struct Stream {
-    /// What is before it is not kept.
+    /// Bytes before the base are not kept.
     base: u64,
-    /// The place of the first byte in `chunks`: the base, or a little before it.
+    /// The position of the first byte in `chunks`: the base, or less than a chunk before.
     begin: u64,
     length: u64,
-    /// All but the last one are full.
+    /// All chunks but the last are full.
     chunks: VecDeque<Vec<u8>>,
 }
 
 impl Stream {
-    /// Where it begins.
+    /// Where the kept bytes begin.
     pub(crate) const fn base(&self) -> u64 {
         self.base
     }
 
-    /// Where it ends, what is not kept included.
+    /// Where the stream ends, dropped bytes included.
     pub(crate) const fn length(&self) -> u64 {
         self.length
     }
@@ -53,7 +53,7 @@ impl Stream {
         held
     }
 
-    /// It ends there, or where it begins. Tells how much memory is not held any more.
+    /// Cuts the stream at `length`, or at the base. Returns the number of freed bytes.
     pub(crate) fn cut(&mut self, length: u64) -> u64 {
         let length = length.max(self.base);
         if length >= self.length {
@@ -73,7 +73,7 @@ impl Stream {
         len64((before - self.chunks.len()) * CHUNK_BYTES)
     }
 
-    /// It begins there, which may be behind its end. Tells how much memory is not held any more.
+    /// Moves the base, even behind the end. Returns the number of freed bytes.
     pub(crate) fn release(&mut self, base: u64) -> u64 {
         if base <= self.base {
             return 0;
@@ -91,7 +91,7 @@ impl Stream {
         len64((before - self.chunks.len()) * CHUNK_BYTES)
     }
 
-    /// So many bytes at the most, fewer at its end; none of what is not kept.
+    /// At most `most` bytes, fewer at the end; none before the base.
     pub(crate) fn read(&self, from: u64, most: usize) -> Vec<u8> {
         if from < self.base {
             return Vec::new();
@@ -132,14 +132,15 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Whatever is done in whatever order: what is read is what was appended there last, and memory is given back.
+        /// For any operations in any order: a read returns the bytes that were last appended there, and memory is
+        /// given back.
         #[test]
         fn stream_equals_appended_bytes(
             steps in prop::collection::vec(step(), 0..20),
             (from, most) in (0..600_000u64, 0..200_000usize),
         ) {
             let (mut stream, mut held, mut next) = (Stream::default(), 0, 0u8);
-            // All that there ever was; what is before the base may be anything.
+            // All bytes so far; bytes before the base may have any value.
             let (mut all, mut base) = (Vec::<u8>::new(), 0);
             for step in steps {
                 match step {

@@ -1,4 +1,4 @@
-//! What is known of one connection.
+//! The state of a connection, as a journal reports it.
 
 use crate::error::Unprotected;
 use types::ClientFin;
@@ -13,54 +13,55 @@ pub struct Position {
     pub outstream: SeqNumber,
 }
 
-/// What is known of one connection.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
-    /// Its number.
+    /// The number of the flow.
     pub flow: FlowId,
     /// The client's initial sequence number.
     pub client_isn: SeqNumber,
     /// The initial sequence number of the server that the client knows.
     pub server_isn: SeqNumber,
-    /// Its record, or why it has none.
+    /// The extent of the record, or the reason for no record.
     pub state: State,
 }
 
 /// Whether a connection has a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It can be replayed.
+    /// The connection can be replayed.
     Protected(Protected),
-    /// It cannot.
+    /// The connection cannot be replayed.
     Unprotected(Unprotected),
 }
 
 /// The extent of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Protected {
-    /// Where a replay begins: after the handshake, or at the last turn if earlier ones are dropped.
+    /// Where a replay begins: after the handshake, or at the last request if earlier requests are dropped.
     pub start: Position,
-    /// Where the last turn began.
+    /// Where the last request began.
     pub turn: Position,
-    /// Where answers began: the oldest whose head may not be recorded, the one after it (not after
-    /// its beginning), and the newest. Last, where what is recorded of heads ends, without those that
-    /// have come before others.
+    /// Where responses began: the oldest whose head may not be recorded, the next (not after the beginning of that
+    /// response), and the newest. Last, the end of the recorded heads, without heads that arrived before an earlier
+    /// head.
     pub answers: [SeqNumber; 4],
-    /// How far the server had read when it said what the newest head has (without heads that have come before others).
+    /// How far the server had read when the server sent the newest head (without heads that arrived before an earlier
+    /// head).
     pub asked: SeqNumber,
-    /// What the client says from there on is not recorded, also not beyond a hole, and the server had not read that
-    /// when it said what the newest head has: it may have been answered by nobody knows what. Or it was so when it
-    /// came.
+    /// Where input in doubt begins. That input is not recorded, not even beyond a gap, and the server had not read the
+    /// input when the server sent the newest head: an unknown response may exist. Or the input was in doubt on
+    /// arrival.
     pub doubt: SeqNumber,
-    /// Turns begun, with the first.
+    /// Requests begun, with the first.
     pub turns: u64,
-    /// The lowest instream sequence number that is not in the record. A FIN counts as one.
+    /// The lowest instream sequence number that is not in the record. A FIN counts as a number.
     pub stable_seq: SeqNumber,
-    /// The client's FIN, if it has arrived. It can be replayed when `stable_seq` is after it.
+    /// The client's FIN, if the FIN has arrived. A replay includes the FIN when `stable_seq` is after the FIN.
     pub fin: Option<ClientFin>,
-    /// Bytes that arrived beyond a hole, and are not stable yet.
+    /// Bytes that arrived beyond a gap, and are not stable yet.
     pub ahead: u64,
-    /// Bytes of memory that the record holds, besides what is of fixed size.
+    /// Bytes of memory that the record holds, without the parts of fixed size.
     pub held: u64,
 }
 
@@ -72,7 +73,7 @@ impl Protected {
         self.stable_fin().map_or(self.stable_seq, |fin| fin.seq)
     }
 
-    /// The client's FIN, if everything before it is recorded.
+    /// The client's FIN, if everything before the FIN is recorded.
     #[must_use]
     pub fn stable_fin(&self) -> Option<ClientFin> {
         self.fin.filter(|fin| self.stable_seq.after(fin.seq))

@@ -1,5 +1,4 @@
-//! What the server said is told later than what the client said: turns of a record that is kept on
-//! another machine.
+//! The output of the server is reported later than the input of the client: requests of a record on another machine.
 
 use journal::{
     InstreamSegment, Journal, Limits, OutstreamSegment, Position, Protected, ReplayMode,
@@ -72,7 +71,7 @@ impl Dialogue {
         self.said += length(bytes);
     }
 
-    /// The record is told what the server said: `count` heads of it.
+    /// Reports `count` heads of the output to the record.
     fn tell(&mut self, count: usize) {
         for (at, bytes) in self.untold.drain(..count.min(self.untold.len())) {
             let told = self.journal.outstream(

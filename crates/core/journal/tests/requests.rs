@@ -1,4 +1,4 @@
-//! When a turn begins, and what is kept of those before it.
+//! When a request begins, and which bytes of earlier requests are kept.
 
 use journal::{
     InstreamSegment, Journal, Limits, Mark, OutstreamSegment, Position, ReadError, ReplayMode,
@@ -11,10 +11,10 @@ const FLOW: FlowId = FlowId(7);
 const CLIENT: SeqNumber = SeqNumber(u32::MAX - 5);
 const SERVER: SeqNumber = SeqNumber(u32::MAX - 9);
 
-/// One connection, told as a conversation.
+/// A connection, driven as a dialogue.
 struct Dialogue {
     journal: Journal,
-    /// Bytes that the client sent, that the server sent, and of those the client acknowledged.
+    /// Bytes that the client sent, that the server sent, and that the client acknowledged.
     sent: u32,
     answered: u32,
     acknowledged: u32,
@@ -61,7 +61,7 @@ impl Dialogue {
         self.client_with_unacknowledged(bytes, 0);
     }
 
-    /// The server sends, and it is recorded.
+    /// The server sends, and the journal records the output.
     fn server(&mut self, bytes: &str) {
         let seq = SERVER + 1 + self.answered;
         self.journal
@@ -70,7 +70,7 @@ impl Dialogue {
         self.server_unrecorded(bytes);
     }
 
-    /// The server sends, and the mirror loses it.
+    /// The server sends, and the mirror loses the output.
     fn server_unrecorded(&mut self, bytes: &str) {
         self.answered += u32::try_from(bytes.len()).expect("short");
     }
@@ -79,7 +79,7 @@ impl Dialogue {
         self.acknowledged = self.answered;
     }
 
-    /// The number of turns, and where the last began, in bytes of both streams.
+    /// The number of requests, and where the last began, in bytes of both streams.
     fn turn(&self) -> (u64, u32, u32) {
         let summary = self.journal.summary(FLOW).expect("known");
         let State::Protected(record) = summary.state else {
@@ -108,7 +108,7 @@ impl Dialogue {
         String::from_utf8(bytes).expect("text")
     }
 
-    /// Where the client began to speak after it had heard something.
+    /// Where the client sent after receiving new output.
     fn beginnings(&self) -> Vec<(u32, u32)> {
         let beginnings = self.journal.beginnings(FLOW).map(|at| {
             let instream = at.instream.distance_from(CLIENT + 1);
@@ -214,7 +214,7 @@ fn pipelined_requests_are_one() {
     talk.client("GET /2\r\n");
     talk.server(OK);
     talk.client_acknowledges();
-    // The second is under way at the server, whose TCP has not even acknowledged it.
+    // The server already works on the second request, whose bytes the server's TCP has not even acknowledged.
     talk.client_with_unacknowledged("GET /3\r\n", 8);
     assert_eq!(talk.turn(), (1, 0, 0));
     talk.server(OK);
@@ -298,7 +298,7 @@ fn gap_or_retransmission_begins_no_request() {
     talk.sent = 0;
     talk.client("GET /1\r\n");
     assert_eq!(talk.turn(), (1, 0, 0));
-    // Something beyond a hole, then what fills the hole.
+    // Bytes beyond a gap, then the bytes of the gap.
     talk.sent = 12;
     talk.client("/2\r\n");
     assert_eq!(talk.turn(), (1, 0, 0));
@@ -308,8 +308,8 @@ fn gap_or_retransmission_begins_no_request() {
     assert_eq!(talk.replayed(), "GET /1\r\nGET /2\r\n");
 }
 
-/// The first part of a request has come before the one that it follows: what comes late does not tell how much the
-/// server had said when that part was sent.
+/// The first part of a request has arrived before the previous request. The late part does not tell how much the
+/// server had sent when the first part was sent.
 #[test]
 fn reordered_request_rest_begins_no_request() {
     let mut talk = Dialogue::new(ReplayMode::Request);
@@ -361,7 +361,7 @@ fn pure_ack_or_fin_begins_no_request() {
     };
     talk.journal.instream(FLOW, &fin).expect("recorded");
     assert_eq!(talk.turn(), (1, 0, 0));
-    // Nor does what a broken client sends after its FIN.
+    // Nor do bytes that a broken client sends after the FIN.
     talk.client("GET /2\r\n");
     assert_eq!(talk.turn(), (1, 0, 0));
     assert_eq!(talk.replayed(), "GET /1\r\n");
@@ -410,7 +410,7 @@ fn doubtful_request_begins_no_request_midway() {
     talk.client("body");
     assert_eq!(talk.turn(), (1, 0, 0));
     assert_eq!(talk.replayed(), "GET /1\r\nPUT /2\r\nbody");
-    // The answer to it ends the doubt.
+    // The response ends the doubt.
     talk.server(OK);
     talk.client_acknowledges();
     talk.client("GET /3\r\n");
@@ -435,12 +435,12 @@ fn held_requests_neither_begin_nor_drop() {
 #[test]
 fn all_input_beginnings_are_kept() {
     let mut talk = Dialogue::new(ReplayMode::Connection);
-    talk.server("220 hello\r\n"); // it speaks first
+    talk.server("220 hello\r\n"); // the server sends first
     talk.client_acknowledges();
     talk.client("a\r\n");
     talk.client("b\r\n"); // before the answer
     talk.server(CONTINUE);
-    talk.client("c\r\n"); // it has not heard that
+    talk.client("c\r\n"); // the client has not received CONTINUE
     talk.client_acknowledges();
     talk.client_with_unacknowledged("d\r\n", 3); // of which the server may not have the beginning
     talk.client("e\r\n");

@@ -1,39 +1,39 @@
-//! How long a lease has to be for a holder that asks as steadily as this one.
+//! Chooses the term of a lease from the lateness of the holder's requests.
 //!
-//! A short lease is taken over soon, and one that is over before its holder, which lives, has asked again costs
-//! the service a takeover for nothing. How late a holder's requests are tells which is which
-//! (`enhanced-server-fault-tolerance-2008`: failures are detected adaptively, by what was seen of the
-//! network). Whatever the term, nobody speaks beyond it: only how soon somebody else may is decided here.
+//! A standby takes a short lease over soon. A lease that expires before the living holder has asked again costs the
+//! service a takeover without need. The lateness of the holder's requests tells both cases apart
+//! (`enhanced-server-fault-tolerance-2008`: adaptive detection of failures, from observations of the network). For any
+//! term, no host sends beyond the lease; the term only decides how soon another host may send.
 
 use std::time::Duration;
 
 use crate::Terms;
 
-/// A lease is so many times as long as the worst lateness of late. A third of it passes before the holder asks again,
-/// so the next request may be four times as late as any before.
+/// The ratio of a lease to the worst recent lateness. The holder asks again after a third of the lease, so the next
+/// request may be four times as late as any before.
 const LATENESS_FACTOR: u32 = 6;
 /// Time in which two thirds of the doubt about an unknown holder decay.
 const DOUBT_DECAY: Duration = Duration::from_secs(10);
 /// Time in which two thirds of the lateness of a holder decay.
 const LATENESS_DECAY: Duration = Duration::from_secs(20);
-/// The decay time after a false suspicion: a machine that stood still once does so again.
+/// The decay time after a false suspicion: a machine that was stopped for a while may stop again.
 const SUSPECTED_LATENESS_DECAY: Duration = Duration::from_secs(600);
 
-/// What was seen of a holder.
+/// The observations of a holder.
 #[derive(Debug, Clone)]
 pub struct FailureDetector {
-    /// When its last request came, and for how long it was granted then.
+    /// The time of the last request, and the term granted then.
     last: Option<(Duration, Duration)>,
-    /// How late it may be for all that we know.
+    /// Assumed lateness of a holder that is not known yet.
     doubt: Duration,
-    /// How late the worst of late was, less what was forgotten since.
+    /// The worst recent lateness, less the decay since.
     lateness: Duration,
-    /// In which time two thirds of that are forgotten.
+    /// Time in which two thirds of the lateness decay.
     memory: Duration,
 }
 
 impl FailureDetector {
-    /// Nothing was seen yet: it may be as late as the longest lease allows.
+    /// No observation yet: the holder may be as late as the longest lease allows.
     #[must_use]
     pub fn new(terms: &Terms) -> Self {
         Self {
@@ -44,13 +44,14 @@ impl FailureDetector {
         }
     }
 
-    /// The holder has asked, at `now`; the newest of its requests whose answer it had heard then was `behind` older,
-    /// by its own clock (what is under way for long is late, however steadily it comes). For how long it is granted.
+    /// Takes a request of the holder at `now`, and returns the granted term. `behind`: the age of the newest request
+    /// whose answer the holder had received, by the holder's clock (a request that is under way for long is late, even
+    /// at a steady rate).
     pub fn term(&mut self, terms: &Terms, now: Duration, behind: Option<Duration>) -> Duration {
         if let Some((before, granted)) = self.last {
             let passed = now.saturating_sub(before);
             self.doubt = decayed(self.doubt, passed, DOUBT_DECAY);
-            // It asks three times in a term.
+            // A holder asks three times in a term.
             let late = passed
                 .max(behind.unwrap_or_default())
                 .saturating_sub(granted / 3);
@@ -63,7 +64,7 @@ impl FailureDetector {
         term
     }
 
-    /// What is known of the next holder.
+    /// The detector of the next holder.
     #[must_use]
     pub fn next(&self, terms: &Terms) -> Self {
         match self.memory {
@@ -76,20 +77,19 @@ impl FailureDetector {
         }
     }
 
-    /// A holder lives that was taken for dead: it, or the way to it, stands still for as long as no lease of ours
-    /// lasted.
+    /// A holder that was taken for dead lives: the holder, or the path, stood still for longer than any granted lease.
     pub fn record_false_suspicion(&mut self, terms: &Terms) {
         (self.lateness, self.memory) = (worst(terms), SUSPECTED_LATENESS_DECAY);
     }
 }
 
-/// What is left of it when so much of the time has passed in which two thirds go.
+/// The rest of `value` after `passed`, when two thirds decay in `time`.
 fn decayed(value: Duration, passed: Duration, time: Duration) -> Duration {
     let passed = passed.min(time).as_secs_f64() / time.as_secs_f64();
     value.mul_f64((-passed).exp())
 }
 
-/// More makes no lease longer.
+/// A greater lateness makes no lease longer.
 fn worst(terms: &Terms) -> Duration {
     terms.term / LATENESS_FACTOR + Duration::from_nanos(1)
 }
@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// Asks as a holder does, each time so much too late; returns the terms.
+    /// Asks as a holder does, each time late by the given µs; returns the last term.
     fn asks(
         detector: &mut FailureDetector,
         now: &mut Duration,
@@ -115,8 +115,8 @@ mod tests {
         term
     }
 
-    /// Asks steadily for a while, of a logger whose answers take so long; returns the shortest term, and whether each
-    /// answer came before the lease before it was over.
+    /// Asks steadily for a while, with answers after `round_trip`. Returns the shortest term, and whether each answer
+    /// arrived before the previous lease expired.
     fn asks_from_afar(round_trip: Duration) -> (Duration, bool) {
         let terms = Terms::default();
         let (mut detector, mut now) = (FailureDetector::new(&terms), Duration::ZERO);
@@ -131,14 +131,14 @@ mod tests {
             let term = detector.term(&terms, now, behind);
             shortest = shortest.min(term);
             sent.push((now, term));
-            // It asks as often as the newest that it has heard says.
+            // The newest received answer sets the interval of requests.
             now += newest.map_or(terms.term, |(_, term)| term) / 3;
             sent.drain(..sent.len().saturating_sub(64));
         }
         (shortest, speaks)
     }
 
-    /// Else its host would be silent in a part of each term, for as long as nothing changes.
+    /// Otherwise the host would be silent in a part of each term, without end.
     #[test]
     fn distant_holder_keeps_speaking() {
         let (shortest, speaks) = asks_from_afar(Duration::from_millis(1));
@@ -191,7 +191,7 @@ mod tests {
     }
 
     proptest! {
-        /// It is never shorter, nor longer, and four times the lateness that there was fits between two requests.
+        /// A term stays within both bounds, and four times the observed lateness fits between two requests.
         #[test]
         fn terms_are_within_bounds(late in prop::collection::vec(0..400_000u64, 1..50)) {
             let terms = Terms::default();
@@ -205,7 +205,7 @@ mod tests {
             }
         }
 
-        /// Terms of one length are that.
+        /// With equal bounds, all terms are equal.
         #[test]
         fn equal_bounds_fix_terms(late in prop::collection::vec(0..400_000u64, 1..20)) {
             let terms = Terms { least: Terms::default().term, ..Terms::default() };

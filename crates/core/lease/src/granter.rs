@@ -1,22 +1,20 @@
-//! Granting epochs and leases. Runs in the logger.
+//! Grants epochs and leases. Runs in the logger.
 //!
-//! Of each service one thing has to be known at any time: whether all that anybody may speak by is
-//! *leases, and over at a time that is known*. Only then is the next epoch granted. So the two
-//! permissions that a holder can have are treated differently:
+//! For each service the granter must always know one fact: whether every permission to send is a *lease that ends at a
+//! known time*. Only then the granter grants the next epoch. So the two permissions of a holder differ:
 //!
-//! | | who may take over |
+//! | | a standby may take over |
 //! |---|---|
-//! | a lease | any standby after the newest lease, if the holder confirmed it and awaits no permission without end |
-//! | without end | nobody |
+//! | a lease | after the newest lease, if the holder confirmed the lease and awaits no permission without end |
+//! | without end | never |
 //!
-//! A granter that was started again knows from its [`Memory`] what it has granted, or waits: until it has
-//! lived for as long as the longest lease, nothing that was granted by its former incarnations counts any more.
-//! Before that it answers only one who *speaks* at the moment of asking: nobody else can, since nobody
-//! was granted an epoch while that one could still speak. To be sure of the moment it believes only
-//! requests which name its present incarnation. Afterwards a silent holder that was heard meanwhile comes before every
-//! standby.
+//! A restarted granter knows the grants of former incarnations from [`Memory`], or waits: after the longest lease, no
+//! grant of a former incarnation counts any more. Before that time, the granter answers only a holder that *may send*
+//! at the moment of asking: no other host may, because no epoch was granted while this holder could still send. To be
+//! sure of the moment, the granter believes only requests that name the present incarnation. Afterwards a silent
+//! holder whose requests arrived meanwhile comes before every standby.
 //!
-//! While nobody may speak the granter's own host may ([`Granter::unserved_since`]).
+//! While no host may send, the granter's own host may ([`Granter::unserved_since`]).
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -24,27 +22,27 @@ use protocol::control::{Former, LeaseAnswer, LeaseRequest, Standing, Verdict};
 
 use crate::{FailureDetector, Terms};
 
-/// What a granter knows when it is started.
+/// The knowledge of a granter at the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Memory {
-    /// All that its former incarnations have decided. A service that is not among it has never been served, as
-    /// far as this logger is concerned.
+    /// All decisions of former incarnations. A service without a record has never been served, as far as this logger
+    /// knows.
     Kept(Vec<Record>),
-    /// Nothing; and what it decides will be forgotten, too. Then a service that has had an effective
-    /// standby is never free again: who comes after the next loss of memory could not know.
+    /// No decisions; and the new decisions will be forgotten, too. A service that has had an effective standby is then
+    /// never free again: a granter after the next loss of memory could not know.
     Lost,
 }
 
-/// What has to outlive the granter of a service.
+/// The state of a service that must outlive the granter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
     /// The service's name.
     pub service: String,
-    /// Its newest epoch.
+    /// The newest epoch.
     pub epoch: u32,
-    /// Host and instance that were granted it, if they have not given it up.
+    /// Host and instance that were granted the epoch, unless given up.
     pub holder: Option<(u64, u64)>,
-    /// Nobody speaks but by leases, none of which is longer than `term`.
+    /// Hosts send only by leases, none longer than `term`.
     pub leased: bool,
     /// See there.
     pub term: Duration,
@@ -98,13 +96,13 @@ impl fmt::Display for StillHeld {
     }
 }
 
-/// What becomes of a request.
+/// The granter's reaction to a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
     /// To be sent to the asker, if there is anything to say.
     pub answer: Option<LeaseAnswer>,
-    /// To be kept before the answer is sent, in place of what was kept of the service: only if it has
-    /// changed. Without [`Memory::Kept`] it need not be.
+    /// To be stored before the answer is sent, in place of the stored record of the service: only if changed. Without
+    /// [`Memory::Kept`] no store is needed.
     pub record: Option<Record>,
 }
 
@@ -114,7 +112,7 @@ pub struct Granter {
     incarnation: u64,
     terms: Terms,
     remembers: bool,
-    /// What its former incarnations have granted to anybody is over.
+    /// The time at which all grants of former incarnations are over.
     settled: Duration,
     began: Duration,
     services: BTreeMap<String, Service>,
@@ -123,7 +121,7 @@ pub struct Granter {
 
 #[derive(Debug, Clone)]
 struct Service {
-    /// It is known who holds it, or that nobody does.
+    /// The holder is known, or known to be absent.
     known: bool,
     epoch: u32,
     holder: Option<(u64, u64)>,
@@ -134,31 +132,31 @@ struct Service {
     term: Duration,
     /// The holder's newest request that was answered with a permission without end; 0: none.
     freed: u64,
-    /// Somebody who does not hold it may believe that all is leased: a standby that was told so, or a
-    /// former holder. Without memory that has to stay true.
+    /// A host other than the holder may believe that the holder is leased: an effective standby, or a former holder.
+    /// Without memory the holder must stay leased.
     watched: bool,
     /// The end of the epoch before.
     former: Former,
-    /// The host of the last holder, which has not given the service up: the operator has said that it is gone, or it
-    /// has begun anew.
+    /// The host of the last holder, which has not given the service up: the operator declared the host dead, or the
+    /// host has a new instance.
     lost: Option<u64>,
-    /// How steadily its holder asks.
+    /// The lateness of the holder's requests.
     detector: FailureDetector,
-    /// What the granter's own host has sent in its name has left then.
+    /// The time at which packets of the granter's own host, in the service's name, have left.
     quiet_until: Duration,
-    /// By instance. Those that are over stay, so that nothing of theirs that comes late is believed.
+    /// By instance. Retired instances stay, so that late messages of such an instance are not believed.
     members: BTreeMap<u64, Member>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Member {
     host: u64,
-    /// Of its newest request.
+    /// Of the newest request.
     number: u64,
     heard: Duration,
-    /// It has answered to this incarnation of the granter.
+    /// The instance has answered to this incarnation of the granter.
     accepted: bool,
-    /// Its host has another instance by now, or it was superseded.
+    /// The host has another instance by now, or the instance was superseded.
     retired: bool,
     standby: bool,
     preference: u16,
@@ -181,7 +179,7 @@ impl Granter {
                 epoch: record.epoch,
                 holder: record.holder,
                 leased: record.leased,
-                // Whoever holds it may be waiting for us for a while, and is heard first.
+                // A holder may not have reached the granter for a while, and comes first.
                 over: terms.silent_at(now, term.max(terms.longest)),
                 term,
                 freed: 0,
@@ -206,28 +204,28 @@ impl Granter {
         }
     }
 
-    /// What has to outlive it, of all services.
+    /// The state that must outlive the granter, of all services.
     #[must_use]
     pub fn records(&self) -> Vec<Record> {
         let known = self.services.iter().filter(|(_, service)| service.known);
         known.map(|(name, service)| service.record(name)).collect()
     }
 
-    /// The same of one service, if it is known.
+    /// The state of a service that must outlive the granter, if the service is known.
     #[must_use]
     pub fn record(&self, name: &str) -> Option<Record> {
         let service = self.services.get(name).filter(|service| service.known)?;
         Some(service.record(name))
     }
 
-    /// What had become of the epoch before the present one, as is told with leases.
+    /// The end of the epoch before the present epoch, as sent with leases.
     #[must_use]
     pub fn former(&self, name: &str) -> Former {
         let service = self.services.get(name);
         service.map_or(Former::Unknown, |service| service.former)
     }
 
-    /// The epoch of a service and the instance that was granted it, if one was and has not given it up.
+    /// The epoch of a service and the instance that holds the epoch, if any.
     #[must_use]
     pub fn holder(&self, service: &str) -> Option<(u32, u64)> {
         let service = self.services.get(service).filter(|service| service.known)?;
@@ -262,7 +260,7 @@ impl Granter {
         Ok((service.epoch, service.record(name)))
     }
 
-    /// Whether this instance was superseded, or has given the service up: what it does is the past.
+    /// Whether this instance was superseded, or has given the service up: messages of the instance are out of date.
     #[must_use]
     pub fn is_over(&self, service: &str, instance: u64) -> bool {
         let service = self.services.get(service);
@@ -270,7 +268,7 @@ impl Granter {
         member.is_some_and(|member| member.retired)
     }
 
-    /// A request has come. `now` is read after its arrival.
+    /// Decides about a request. `now` is read after the arrival of the request.
     pub fn decide(&mut self, now: Duration, request: &LeaseRequest) -> Decision {
         let name = &request.service;
         let settled = self.settled;
@@ -300,7 +298,7 @@ impl Granter {
     }
 }
 
-/// A request, and what it is judged by.
+/// A request, with the values for the decision.
 struct Round<'a> {
     now: Duration,
     incarnation: u64,
@@ -310,7 +308,7 @@ struct Round<'a> {
 }
 
 impl Round<'_> {
-    /// How much older the newest request is whose answer the holder has heard: their numbers are times.
+    /// The age of the newest request whose answer the holder has received: request numbers are times.
     fn behind(&self) -> Option<Duration> {
         match self.request.standing {
             Standing::Holds { answered, .. } if answered > 0 => {
@@ -365,7 +363,8 @@ impl Service {
             preference: request.preference,
             silent_in: None,
         });
-        // It may be very old. The answer tells our life, and what names it is new.
+        // The request may be very old. The answer contains the present incarnation, and a request with that
+        // incarnation is new.
         if new || request.life != round.incarnation {
             return Some(Verdict::Wait);
         }
@@ -396,7 +395,7 @@ impl Service {
             return Some(superseded);
         }
         if round.now < self.quiet_until {
-            return None; // it asks again
+            return None; // the host asks again
         }
         if self.is_holder(request.instance) {
             return Some(self.prolong(round));
@@ -436,7 +435,7 @@ impl Service {
         self.holder.is_some_and(|(_, holder)| holder == instance)
     }
 
-    /// A host takes part as a new instance: what it was before is over, a permission without end, too.
+    /// A host takes part as a new instance: older instances of the host are over, even with a permission without end.
     fn register_instance(&mut self, request: &LeaseRequest, now: Duration) {
         for (instance, member) in &mut self.members {
             member.retired |= member.host == request.host && *instance != request.instance;
@@ -466,14 +465,14 @@ impl Service {
         }
     }
 
-    /// One who was told of an epoch before our memory was lost.
+    /// A host that knew of an epoch before the loss of memory.
     fn remember(&mut self, epoch: u32, leased: bool, remembers: bool) {
         self.epoch = self.epoch.max(epoch);
         self.leased |= leased;
         self.watched |= leased && !remembers;
     }
 
-    /// We know of no holder, and one comes who was.
+    /// A former holder asks, while the granter knows of no holder.
     fn learn(&mut self, round: &Round<'_>, epoch: u32, speaks: bool, leased: bool) -> Verdict {
         self.remember(epoch, leased, round.remembers);
         if !speaks {
@@ -500,19 +499,19 @@ impl Service {
         } = round.request.standing
         {
             heard = epoch == self.epoch;
-            // A permission without end that is still under way to it answers a request which it will
-            // find to be old.
+            // An answer without a lease that is still under way belongs to a request that the holder will find to be
+            // old.
             self.leased = leased && (self.leased || answered > self.freed);
         }
-        // The first grant in an epoch is a lease: if its holder is dead already, it is not for ever.
+        // The first grant in an epoch is a lease: if the holder is dead already, the epoch must end.
         if self.watched || !heard || self.has_standby(round) {
             let term = self.detector.term(&round.terms, round.now, round.behind());
             let over = round.terms.silent_at(round.now, term);
             self.over = self.over.max(over);
             self.term = self.term.max(round.terms.term);
             let term_us = u32::try_from(term.as_micros()).unwrap_or(u32::MAX);
-            // A host that has not said yet that it is leased may speak without end, as far as is known here: no standby
-            // would be granted the next epoch.
+            // A host that has not confirmed the lease yet may send without end, as far as the granter knows: no
+            // standby would be granted the next epoch.
             let standby = self.leased && self.standbys(round, round.terms.term).next().is_some();
             return Verdict::Lease {
                 epoch: self.epoch,
@@ -530,7 +529,7 @@ impl Service {
         self.standbys(round, round.terms.forget).next().is_some()
     }
 
-    /// Those that were heard within `time`, with what they are ordered by.
+    /// The standbys heard within `time`, as pairs for the order of preference.
     fn standbys(&self, round: &Round<'_>, time: Duration) -> impl Iterator<Item = (u16, u64)> {
         let now = round.now;
         let standbys = self.members.iter().filter(move |(instance, member)| {
@@ -562,7 +561,7 @@ impl Service {
         }
     }
 
-    /// One who is silent would serve.
+    /// A host that may not send would serve.
     fn apply(&mut self, round: &Round<'_>, vouched: bool) -> Verdict {
         let over = round.now >= self.over;
         let may = self.leased && over || !self.known && vouched && (over || round.remembers);
@@ -577,7 +576,7 @@ impl Service {
             self.lost = None;
             if let Some((_, former)) = self.holder {
                 self.retire(former);
-                // It does not know yet, and may be believed after the next loss of memory.
+                // The former holder does not know yet, and may be believed after the next loss of memory.
                 self.watched |= !round.remembers;
             }
             if let Some(member) = self.members.get_mut(&instance) {

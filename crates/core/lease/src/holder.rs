@@ -12,16 +12,16 @@ const OUTSTANDING_MAX: usize = 16;
 /// Whether the host may speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Speech {
-    /// It may not.
+    /// The host may not send for the service.
     Silent,
-    /// Up to this time of its own clock, which may be over already.
+    /// The host may send up to this time of the host's clock. The time may be over already.
     Until(Duration),
-    /// Without end: nobody could take over.
+    /// The host needs no lease: no standby can take over.
     Free,
 }
 
 impl Speech {
-    /// Whether it may speak at `now`.
+    /// Whether the host may send at `now`.
     #[must_use]
     pub fn at(self, now: Duration) -> bool {
         match self {
@@ -41,11 +41,11 @@ enum Role {
     Superseded { epoch: u32 },
 }
 
-/// One instance of a service on this host, and what it has been granted.
+/// An instance of a service on this host, with the granted epoch or lease.
 ///
-/// Whoever drives it sends what [`Holder::ask`] returns when [`Holder::asks_at`] has come, hands it what
-/// comes back, and has the data plane enforce [`Holder::speech`] before the next request is made, which
-/// says so to the granter.
+/// The caller sends the result of [`Holder::ask`] at [`Holder::asks_at`], and hands over each answer. Before the next
+/// request, the caller must make the data plane enforce [`Holder::speech`], because the request confirms this to the
+/// granter.
 #[derive(Debug, Clone)]
 pub struct Holder {
     service: String,
@@ -63,18 +63,18 @@ pub struct Holder {
     asked_at: Option<Duration>,
     /// When the present lease of another host may be over, as a standby was told.
     takeover_at: Option<Duration>,
-    /// When this host is silent, another one serves at once.
+    /// Another host serves as soon as this host is silent.
     standby: bool,
-    /// What had become of the epoch before the one that this host was granted.
+    /// The end of the epoch before the granted epoch.
     former: Former,
-    /// Numbers of requests and when they were sent, in order.
+    /// Numbers of requests and the times of sending, in order.
     outstanding: VecDeque<(u64, Duration)>,
 }
 
 impl Holder {
-    /// A host that serves no service yet, and takes part as the instance `instance`. With `first` the
-    /// operator vouches that nobody serves it; else it is a standby. Lower values of `preference` are
-    /// preferred. `instance` and `host` are explained at [`LeaseRequest`].
+    /// A host that serves no service yet, and takes part as the instance `instance`. With `first` the operator vouches
+    /// that no host serves; otherwise the host is a standby. Lower values of `preference` are preferred.
+    /// [`LeaseRequest`] explains `instance` and `host`.
     #[must_use]
     pub fn new(
         service: String,
@@ -105,9 +105,8 @@ impl Holder {
         }
     }
 
-    /// The `serve` of an instance has died, and this is the next one. What it may do is in the data plane
-    /// still: `epoch` was granted, `speech` is what is enforced. The answers to earlier requests are
-    /// nobody's any more.
+    /// A new `serve` of an instance whose `serve` has died. The data plane still has the state: `epoch` was granted,
+    /// and `speech` is enforced. Answers to earlier requests no longer count.
     #[must_use]
     pub fn resumed(self, epoch: u32, speech: Speech) -> Self {
         Self {
@@ -120,7 +119,7 @@ impl Holder {
     #[must_use]
     pub fn asks_at(&self) -> Duration {
         let interval = match self.role {
-            // Its turn may come at any time.
+            // The next epoch may be due at any time.
             Role::First | Role::Standby { .. } => self.terms.eager_interval(),
             _ => self.terms.interval(),
         };
@@ -130,8 +129,8 @@ impl Holder {
         self.takeover_at.map_or(next, |at| at.min(next))
     }
 
-    /// Make a request, to be sent not before `now`. None once superseded: who wants to take part again
-    /// does so as another instance.
+    /// Makes a request, to be sent not before `now`. `None` once superseded: the host must take part again as another
+    /// instance.
     pub fn ask(&mut self, now: Duration) -> Option<LeaseRequest> {
         let standing = match self.role {
             Role::First => Standing::First,
@@ -145,8 +144,7 @@ impl Holder {
             Role::Released { epoch } => Standing::Released { epoch },
             Role::Superseded { .. } => return None,
         };
-        // Above those of an earlier `serve` of this instance, which asked no more than once in a
-        // nanosecond.
+        // Above the numbers of an earlier `serve` of this instance, which asked at most once per nanosecond.
         let nanos = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
         self.number = self.number.saturating_add(1).max(nanos);
         self.asked_at = Some(now);
@@ -166,10 +164,11 @@ impl Holder {
         })
     }
 
-    /// An answer has come, at `now`. Whether [`Holder::speech`] or [`Holder::epoch`] may have changed.
+    /// Takes an answer that arrived at `now`. Returns whether [`Holder::speech`] or [`Holder::epoch`] may have
+    /// changed.
     ///
-    /// Answers count in the order of their requests: one to an older request than the newest that was
-    /// answered says nothing any more.
+    /// Answers count in the order of the requests: an answer to an older request than the newest answered request is
+    /// ignored.
     pub fn on_answer(&mut self, now: Duration, answer: &LeaseAnswer) -> bool {
         if answer.instance != self.instance {
             return false;
@@ -179,8 +178,8 @@ impl Holder {
             return false;
         };
         if answer.life != self.logger_incarnation {
-            // Another logger, or the same after its death. What the one before has still under way, a
-            // permission without end perhaps, answers requests up to here: nothing of that counts.
+            // Another logger, or the same logger after a death. Answers of the former logger that are under way,
+            // perhaps without a lease, belong to requests up to here: no such answer counts.
             self.logger_incarnation = answer.life;
             self.outstanding.clear();
             self.asked_at = None;
@@ -193,7 +192,7 @@ impl Holder {
         } = answer.verdict
         {
             self.former = former;
-            // The logger's is what counts: so often it is asked.
+            // The logger's term counts, and sets the interval of requests.
             let term = Duration::from_micros(u64::from(term_us));
             self.terms.term = term.max(Terms::SHORTEST_TERM);
         }
@@ -221,7 +220,8 @@ impl Holder {
                 let term = Duration::from_micros(u64::from(term_us));
                 let end = self.terms.speaks_until(sent, term);
                 let speech = match role {
-                    // Late: it would fall silent for nothing. Not to be leased is safe: it says so.
+                    // A late answer: the lease would silence the host without need. To stay without a lease is safe,
+                    // because the next request says that the host is not leased.
                     Role::Holds {
                         speech: Speech::Free,
                         ..
@@ -252,13 +252,13 @@ impl Holder {
                     effective_in: if effective { Some(epoch) } else { earlier },
                 }
             }
-            // Of a granter that does not know what it granted: silence follows by itself.
+            // From a granter without memory of the grant: the host falls silent when the lease expires.
             (role @ Role::Holds { .. }, Verdict::Standby { .. }) => role,
         }
     }
 
-    /// Give the epoch up, or do not stand by any more. Its data plane has been silenced before, for good: this
-    /// instance speaks no more. What is asked from now on says so to the granter, until it has heard.
+    /// Gives the epoch up, or the role of a standby. The caller has silenced the data plane for good: this instance
+    /// sends no more packets. Later requests report the release to the granter until the granter answers.
     pub fn release(&mut self) {
         let epoch = match self.role {
             Role::Holds { epoch, .. } => epoch,
@@ -269,13 +269,13 @@ impl Holder {
         self.asked_at = None;
     }
 
-    /// Whether another host would serve as soon as this one is silent, as far as the granter knows.
+    /// Whether another host would serve as soon as this host is silent, as far as the granter knows.
     #[must_use]
     pub const fn has_standby(&self) -> bool {
         self.standby
     }
 
-    /// What had become of the epoch before, when this host was granted the present one.
+    /// The end of the epoch before, as granted with the present epoch.
     #[must_use]
     pub const fn former(&self) -> Former {
         self.former
@@ -290,7 +290,7 @@ impl Holder {
         }
     }
 
-    /// The epoch that was granted to this instance, if one was and it has not been given up.
+    /// The epoch that this instance holds, if any.
     #[must_use]
     pub const fn epoch(&self) -> Option<u32> {
         match self.role {
@@ -299,7 +299,7 @@ impl Holder {
         }
     }
 
-    /// The newest epoch in which another host serves and this one was told that it may take over.
+    /// The newest epoch of another host in which this host was told that a takeover is possible.
     #[must_use]
     pub const fn stands_by(&self) -> Option<u32> {
         match self.role {
@@ -314,7 +314,7 @@ impl Holder {
         self.terms.interval()
     }
 
-    /// The epoch for which another serves the clients, or this one did, if this instance is over.
+    /// If this instance is superseded: the epoch of another host, or the former epoch of this host.
     #[must_use]
     pub const fn superseded(&self) -> Option<u32> {
         match self.role {

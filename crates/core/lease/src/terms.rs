@@ -1,4 +1,4 @@
-//! How long a lease is, and what is allowed for between two hosts.
+//! The length of a lease, and the assumptions between two hosts.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ impl Drift {
     /// A drift of `parts_per_million`, below a million.
     ///
     /// # Errors
-    /// A clock that may stand still measures nothing.
+    /// A clock that may stand still measures no time.
     pub const fn new(parts_per_million: u32) -> Result<Self, TermsError> {
         if parts_per_million < 1_000_000 {
             Ok(Self { parts_per_million })
@@ -25,14 +25,14 @@ impl Drift {
         }
     }
 
-    /// What a clock may advance so that no more than `time` has certainly passed: rounded down.
+    /// The longest advance of a clock in which no more than `time` has passed, with certainty: rounded down.
     #[must_use]
     pub fn at_most(self, time: Duration) -> Duration {
         let rate = PARTS_PER_MILLION - u128::from(self.parts_per_million);
         from_nanos((time.as_nanos() * rate) / PARTS_PER_MILLION)
     }
 
-    /// What a clock has to advance so that at least `time` has certainly passed: rounded up.
+    /// The shortest advance of a clock in which at least `time` has passed, with certainty: rounded up.
     #[must_use]
     pub fn at_least(self, time: Duration) -> Duration {
         let rate = PARTS_PER_MILLION + u128::from(self.parts_per_million);
@@ -41,7 +41,7 @@ impl Drift {
 }
 
 impl Default for Drift {
-    /// One in a thousand: quartz is fifty times better, and NTP slews by half of it at most.
+    /// 1/1000: quartz is fifty times better, and NTP slews by half of that at most.
     fn default() -> Self {
         Self {
             parts_per_million: 1000,
@@ -60,21 +60,20 @@ fn from_nanos(nanos: u128) -> Duration {
     Duration::new(seconds, rest)
 }
 
-/// What is agreed between a logger and those that ask it, and what is assumed.
+/// The parameters that a logger and the asking hosts share, and the assumptions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     /// For how long a lease is granted at the most; at least 1 ms.
     pub term: Duration,
-    /// For how long one is granted to a holder that asks steadily ([`crate::FailureDetector`]).
+    /// The term for a holder that asks steadily ([`crate::FailureDetector`]).
     pub least: Duration,
-    /// No logger of this service has ever granted a longer one. What a logger waits out that has no
-    /// memory.
+    /// No logger of this service has ever granted a longer lease. A logger without memory waits for this time.
     pub longest: Duration,
     /// Of the clocks of loggers and hosts, against true time.
     pub drift: Drift,
     /// For how long a packet that the data plane has let pass may still wait in this host.
     pub queue: Duration,
-    /// A standby that was not heard of for so long is not one any more.
+    /// A standby that is silent for this time no longer counts.
     pub forget: Duration,
 }
 
@@ -84,7 +83,7 @@ pub enum TermsError {
     /// A drift of a million parts in a million or more.
     #[error("a clock may not drift by all of the time")]
     Drift,
-    /// Outside of what a message can carry.
+    /// A term beyond the range of a message.
     #[error("a lease lasts from 1 ms up to an hour")]
     Term,
     /// `least` is more than `term`.
@@ -99,7 +98,7 @@ impl Terms {
     pub(crate) const SHORTEST_TERM: Duration = Duration::from_millis(1);
     const LONGEST_TERM: Duration = Duration::from_secs(3600);
 
-    /// These terms, if they can be kept.
+    /// These terms, if valid.
     ///
     /// # Errors
     /// See [`TermsError`].
@@ -122,21 +121,20 @@ impl Terms {
         self.term / 3
     }
 
-    /// Between two requests of who would serve: what its waiting adds to a takeover, at the most.
+    /// Between two requests of a host that would serve: the most that this wait adds to a takeover.
     #[must_use]
     pub fn eager_interval(&self) -> Duration {
         self.term / 16
     }
 
-    /// Until when a holder may speak whose request, sent at `sent`, was granted for `term`: by its own
-    /// clock.
+    /// Until when a holder may send whose request, sent at `sent`, was granted for `term`: by the holder's clock.
     #[must_use]
     pub fn speaks_until(&self, sent: Duration, term: Duration) -> Duration {
         sent.saturating_add(self.drift.at_most(term))
     }
 
-    /// When the holder of a lease over `term`, granted at `granted`, is silent, and what it has sent has
-    /// left it: by the granter's clock.
+    /// When the holder of a lease over `term`, granted at `granted`, is silent, and all packets have left the host: by
+    /// the granter's clock.
     #[must_use]
     pub fn silent_at(&self, granted: Duration, term: Duration) -> Duration {
         self.after(granted, term.saturating_add(self.queue))
@@ -178,9 +176,9 @@ mod tests {
     }
 
     proptest! {
-        /// The whole argument: with any two clocks within the bound, whatever they show, the holder's
-        /// last packet has left it before the granter takes it for silent. In picoseconds of true time;
-        /// a clock that advances `1e6 + rate` in a million of it.
+        /// The whole argument: for any two clocks within the bound, with any readings, the holder's last packet has
+        /// left the host before the granter takes the holder for silent. In picoseconds of true time; a clock advances
+        /// by `1e6 + rate` in a million.
         #[test]
         fn holder_is_silent_before_grant(
             ppm in 0..500_000u32,

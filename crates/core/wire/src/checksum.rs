@@ -1,15 +1,14 @@
 //! The Internet checksum (RFC 1071) and its incremental update (RFC 1624).
 //!
-//! A *sum* here is a one's complement sum of 16-bit big-endian words that has not been inverted.
-//! Sums that these functions return fit in 16 bits, so a few of them may simply be added as `u32`
-//! before [`fold`]. A *checksum* is what the header field holds: the inverted, folded sum.
+//! A *sum* here is a one's complement sum of 16-bit big-endian words that has not been inverted. Sums that these
+//! functions return fit in 16 bits, so a few of them may simply be added as `u32` before [`fold`]. A *checksum* is the
+//! value of the header field: the inverted, folded sum.
 //!
 //! Bytes are summed in the byte order of this machine and swapped once at the end: the one's
 //! complement sum does not care (RFC 1071, 2(B)).
 //!
-//! The updates are RFC 1624, equation 3: HC' = ~(~HC + ~m + m'). They give exactly what a full
-//! computation over the changed data gives, unless all the data is zero; TCP's pseudo-header,
-//! which holds the protocol number, is never zero.
+//! The updates are RFC 1624, equation 3: HC' = ~(~HC + ~m + m'). The result equals a full computation over the changed
+//! data, unless all the data is zero. TCP's pseudo-header holds the protocol number, and so is never zero.
 
 use core::net::IpAddr;
 
@@ -18,7 +17,7 @@ use crate::be16;
 /// Where the checksum stands in a TCP header.
 const FIELD: core::ops::Range<usize> = 16..18;
 
-/// Folds a sum to 16 bits with end-around carry. It does not invert.
+/// Folds a sum to 16 bits with end-around carry, without inversion.
 #[must_use]
 pub const fn fold(sum: u32) -> u16 {
     let once = (sum & 0xffff) + (sum >> 16);
@@ -74,8 +73,8 @@ fn sum_of_address(address: IpAddr) -> u32 {
     }
 }
 
-/// The checksum that belongs into the header of `segment` (TCP header and payload). What the
-/// field holds now does not matter. A slice that ends before the field is summed as far as it goes.
+/// The checksum that belongs into the header of `segment` (TCP header and payload). The present value of the field
+/// does not matter. A slice that ends before the field is summed to the end of the slice.
 #[must_use]
 pub fn tcp_checksum(source: IpAddr, destination: IpAddr, segment: &[u8]) -> u16 {
     let before = &segment[..segment.len().min(FIELD.start)];
@@ -84,33 +83,31 @@ pub fn tcp_checksum(source: IpAddr, destination: IpAddr, segment: &[u8]) -> u16 
 }
 
 pub(crate) fn tcp_pseudo_header(source: IpAddr, destination: IpAddr, segment: &[u8]) -> u32 {
-    // A length beyond 32 bits is no segment; the checksum of it is as meaningless as any.
+    // A slice longer than 32 bits can count is no segment, and any checksum is as good.
     let len = u32::try_from(segment.len()).unwrap_or(u32::MAX);
     pseudo_header(source, destination, crate::PROTOCOL_TCP, len)
 }
 
-/// The checksum after a 16-bit word that it covers changed from `old` to `new`. The word stands at
-/// an even offset.
+/// The checksum after a 16-bit word under the checksum changed from `old` to `new`. The word stands at an even offset.
 #[must_use]
 pub const fn update_u16(checksum: u16, old: u16, new: u16) -> u16 {
     !fold(!checksum as u32 + !old as u32 + new as u32)
 }
 
-/// The checksum after a 32-bit word that it covers changed from `old` to `new`. The word stands at
-/// an even offset.
+/// The checksum after a 32-bit word under the checksum changed from `old` to `new`. The word stands at an even offset.
 #[must_use]
 pub fn update_u32(checksum: u16, old: u32, new: u32) -> u16 {
     update_bytes(checksum, &old.to_be_bytes(), &new.to_be_bytes())
 }
 
-/// The checksum after bytes that it covers, from an even offset on, changed from `old` to `new`.
-/// The lengths may differ if what follows keeps the parity of its offset.
+/// The checksum after bytes under the checksum, from an even offset on, changed from `old` to `new`. The lengths may
+/// differ if the bytes behind keep the parity of the offset.
 #[must_use]
 pub fn update_bytes(checksum: u16, old: &[u8], new: &[u8]) -> u16 {
     !fold(u32::from(!checksum) + u32::from(!fold(sum(old))) + sum(new))
 }
 
-/// What the checksum field of a segment that we write is to hold.
+/// The content of the checksum field in a written segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChecksumMode {
     /// The whole checksum, as on the wire.
@@ -120,10 +117,10 @@ pub enum ChecksumMode {
     Partial,
 }
 
-/// What the checksum field of a captured TCP segment holds.
+/// The content of the checksum field in a captured TCP segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChecksumState {
-    /// The folded sum of the pseudo-header alone: an offloaded checksum that nobody has finished.
+    /// The folded sum of the pseudo-header alone: an offloaded checksum before the device completes the sum.
     Partial,
     /// A checksum that verifies.
     Valid,
@@ -132,11 +129,11 @@ pub enum ChecksumState {
 }
 
 impl ChecksumState {
-    /// The state of `segment`: a whole TCP header and its whole payload. A segment that was
-    /// captured in part cannot be told from a damaged one.
+    /// The state of `segment`: a whole TCP header and the whole payload. A segment that was captured in part cannot be
+    /// told from a damaged segment.
     ///
-    /// One segment in 65,536 fits both `Valid` and `Partial`; it is called `Valid`, since a
-    /// receiver would take it as it is. A slice too short to have the field is `Invalid`.
+    /// One segment in 65,536 fits both `Valid` and `Partial`, and counts as `Valid`, since a receiver would accept the
+    /// segment as captured. A slice too short for the field is `Invalid`.
     #[must_use]
     pub fn of(source: IpAddr, destination: IpAddr, segment: &[u8]) -> Self {
         if segment.len() < FIELD.end {

@@ -30,10 +30,10 @@ pub enum EmitError {
         /// The receiver's address.
         destination: IpAddr,
     },
-    /// More than 40 bytes of options. The value is their number.
+    /// More than 40 bytes of options. The value is the number of bytes.
     #[error("{0} bytes of TCP options do not fit into a header")]
     OptionsTooLong(usize),
-    /// More bytes than an IP length field can say. The value is what it would have to say.
+    /// More bytes than an IP length field can count. The value is the needed length.
     #[error("a length of {0} does not fit into the length field of an IP header")]
     PacketTooLong(usize),
 }
@@ -53,7 +53,7 @@ pub struct SegmentSpec<'a> {
     pub flags: Flags,
     /// The window field, not scaled.
     pub window: u16,
-    /// The options, at most 40 bytes. They are padded with "end of list" to a multiple of four.
+    /// The options, at most 40 bytes, padded with "end of list" to a multiple of four.
     pub options: &'a [u8],
     /// The payload.
     pub payload: &'a [u8],
@@ -65,7 +65,7 @@ impl SegmentSpec<'_> {
     ///
     /// # Errors
     ///
-    /// [`EmitError`], and nothing is appended.
+    /// [`EmitError`]; `out` is unchanged.
     pub fn emit(&self, out: &mut Vec<u8>, mode: ChecksumMode) -> Result<(), EmitError> {
         let source = canonical(self.source).ip();
         let destination = canonical(self.destination).ip();

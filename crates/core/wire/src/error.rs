@@ -23,15 +23,15 @@ pub enum WireError {
         /// Total length, in bytes.
         total_len: usize,
     },
-    /// A fragment (IPv4: an offset or "more fragments"; IPv6: a fragment header). The host
-    /// reassembles before TCP sees it; a view of one piece would be wrong.
+    /// A fragment (IPv4: an offset or "more fragments"; IPv6: a fragment header). The host reassembles fragments for
+    /// TCP; a view of one fragment would be wrong.
     #[error("the packet is an IP fragment")]
     Fragment,
-    /// An IPv6 extension header (other than a fragment header) stands before the transport
-    /// header. The value is its number in the "next header" field.
+    /// An IPv6 extension header (other than a fragment header) stands before the transport header. The value is the
+    /// number in the "next header" field.
     #[error("IPv6 extension header {0} stands before the transport header")]
     ExtensionHeader(u8),
-    /// The transport protocol is not TCP. The value is its protocol number.
+    /// The transport protocol is not TCP. The value is the protocol number.
     #[error("transport protocol {0} is not TCP")]
     NotTcp(u8),
     /// The TCP data offset is below five words. The value is the header length in bytes.

@@ -3,8 +3,8 @@
 use core::fmt;
 use core::net::{SocketAddr, SocketAddrV4, SocketAddrV6};
 
-/// The number of a connection, unique for as long as the service's record lives. A 4-tuple may be
-/// used again by a later connection, its number is not.
+/// The number of a connection, unique in the record of the service. A later connection may use a 4-tuple again, but
+/// not the number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct FlowId(
@@ -23,12 +23,11 @@ impl fmt::Display for FlowId {
     }
 }
 
-/// The 4-tuple of a connection, in one canonical form: equal on the wire means equal here.
+/// The 4-tuple of a connection, in a canonical form: equal on the wire means equal here.
 ///
-/// A dual-stack socket names an IPv4 peer `::ffff:a.b.c.d`, the packet says `a.b.c.d`; the key
-/// holds the latter. The flow label and the scope of an IPv6 socket address are not on the wire
-/// as part of the 4-tuple and are cleared; link-local connections on two interfaces with the same
-/// addresses and ports at both ends would share a key.
+/// A dual-stack socket names an IPv4 peer `::ffff:a.b.c.d`, the packet has `a.b.c.d`, and so has the key. The flow
+/// label and the scope of an IPv6 socket address are not on the wire as part of the 4-tuple and are cleared;
+/// link-local connections on two interfaces with the same addresses and ports at both ends would share a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowKey {
     client: SocketAddr,

@@ -1,15 +1,14 @@
 //! A view of an IPv4 (RFC 791) or IPv6 (RFC 8200) packet that may carry TCP.
 //!
-//! Buffers do not always end where the packet does. An Ethernet frame shorter than 60 bytes is
-//! padded, so there may be more bytes than the header announces: they are cut off. A capture may
-//! have been limited to the first bytes, so there may be fewer: [`IpPacket::parse_captured`] is
-//! told the true length and accepts that. A packet above 64 KiB that never leaves the host
-//! ("BIG TCP") does not fit the 16-bit length field, which is then 0: it reaches to the end of the
-//! buffer. Over IPv6, Linux (6.18, for one) tells its length in a hop-by-hop header with the jumbo
-//! payload option (RFC 2675), which counts as a part of the header here.
+//! A buffer does not always end where the packet does. An Ethernet frame shorter than 60 bytes is padded: bytes beyond
+//! the announced length are cut off. A capture may have been limited to the first bytes: [`IpPacket::parse_captured`]
+//! takes the true length and accepts the missing bytes. A packet above 64 KiB that never leaves the host ("BIG TCP")
+//! does not fit the 16-bit length field, which is then 0: the packet reaches to the end of the buffer. Over IPv6,
+//! Linux (6.18, for one) puts the length into a hop-by-hop header with the jumbo payload option (RFC 2675), which
+//! counts as a part of the header here.
 //!
-//! Fragments are refused: TCP sees a packet only when it is whole. So are other IPv6 extension
-//! headers before the transport header, which TCP connections do not use in practice.
+//! Fragments are refused: TCP sees only whole packets. Other IPv6 extension headers before the transport header are
+//! refused, too: TCP connections do not use these in practice.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -22,11 +21,11 @@ pub(crate) const V4_HEADER: usize = 20;
 pub(crate) const V6_HEADER: usize = 40;
 const V6_HOP_BY_HOP: u8 = 0;
 const V6_FRAGMENT: u8 = 44;
-/// A hop-by-hop header that holds nothing but the jumbo payload option, before the length: TCP
-/// follows, eight bytes in all, one option of four bytes (RFC 2675, 2).
+/// A hop-by-hop header with only the jumbo payload option, before the length: TCP follows, eight bytes in all, an
+/// option of four bytes (RFC 2675, 2).
 const JUMBO: [u8; 4] = [PROTOCOL_TCP, 0, 0xc2, 4];
 const JUMBO_HEADER: usize = 8;
-/// A jumbo payload is longer than what the IPv6 header can tell (RFC 2675, 3).
+/// A jumbo payload is longer than the IPv6 header can announce (RFC 2675, 3).
 const LARGEST_PLAIN: usize = 65_535;
 
 /// An IP packet whose lengths have been checked.
@@ -41,8 +40,8 @@ pub struct IpPacket<'a> {
 }
 
 impl<'a> IpPacket<'a> {
-    /// Reads the packet at the beginning of `bytes`, all of which must be there. Bytes behind it
-    /// are ignored.
+    /// Reads the packet at the beginning of `bytes`. The whole packet must be there; bytes behind the packet are
+    /// ignored.
     ///
     /// # Errors
     ///
@@ -163,7 +162,7 @@ impl<'a> IpPacket<'a> {
         self.protocol
     }
 
-    /// The length of the IP header with its options (and the jumbo header), in bytes.
+    /// The length of the IP header with options (and the jumbo header), in bytes.
     #[must_use]
     pub const fn header_len(&self) -> usize {
         self.header_len
@@ -175,13 +174,13 @@ impl<'a> IpPacket<'a> {
         self.total_len
     }
 
-    /// The true length of the transport header and its payload, in bytes.
+    /// The true length of transport header and payload, in bytes.
     #[must_use]
     pub const fn payload_len(&self) -> usize {
         self.total_len - self.header_len
     }
 
-    /// The transport header and its payload, as far as they were captured.
+    /// The captured part of transport header and payload.
     #[must_use]
     pub const fn payload(&self) -> &'a [u8] {
         self.payload
@@ -223,8 +222,8 @@ fn chunk<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     chunk
 }
 
-/// Whether a "next header" number is an extension header (IANA, "IPv6 Extension Header Types");
-/// the fragment header has an error of its own. 59 ("no next header") is an empty transport.
+/// Whether a "next header" number is an extension header (IANA, "IPv6 Extension Header Types"); the fragment header is
+/// a separate error. 59 ("no next header") is an empty transport.
 const fn is_extension_header(next: u8) -> bool {
     matches!(next, 0 | 43 | 50 | 51 | 60 | 135 | 139 | 140 | 253 | 254)
 }

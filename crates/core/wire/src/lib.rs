@@ -1,19 +1,17 @@
 //! TCP, IPv4 and IPv6 on the wire: views, options, sequence numbers, checksums.
 //!
-//! A packet that arrives is looked at in two steps. [`IpPacket`] finds the addresses and the
-//! transport payload; [`Segment`] finds the TCP header, its options and its payload. Both are
-//! views: they borrow the bytes, copy nothing and own nothing. A view exists only when `parse`
-//! has checked every length that its accessors rely on, so accessors do not fail.
+//! An arriving packet is read in two steps. [`IpPacket`] finds the addresses and the transport payload; [`Segment`]
+//! finds the TCP header, the options and the payload. Both are views: a view borrows the bytes and copies no byte. A
+//! view exists only when `parse` has checked every length on which the accessors rely, so accessors do not fail.
 //!
-//! A packet that leaves is written by [`SegmentSpec`], or is one that arrived and was changed in
-//! place by [`SegmentMut`], which repairs the checksum incrementally. What tells neighbours where an
-//! address is now is in [`neighbour`].
+//! A leaving packet is written by [`SegmentSpec`], or is an arrived packet that [`SegmentMut`] changed in place with
+//! an incremental update of the checksum. Announcements of an address to the neighbours are in [`neighbour`].
 //!
-//! **Panics.** No function of this crate panics on any byte string that it is given. Unless a
-//! function says otherwise under "Panics", it does not panic at all.
+//! **Panics.** No function of this crate panics on any byte string. A function that can panic at all says so under
+//! "Panics".
 //!
-//! **What is not checked.** Checksums of captured packets are not verified by `parse`: a packet
-//! seen on the host that sent it usually carries an unfinished one ([`ChecksumState::Partial`]).
+//! **Not checked.** `parse` does not verify checksums of captured packets: a packet captured on the sending host
+//! usually carries an unfinished checksum ([`ChecksumState::Partial`]).
 
 #![no_std]
 #![forbid(unsafe_code)]

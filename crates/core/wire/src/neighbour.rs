@@ -1,16 +1,15 @@
 //! Frames that tell the neighbours on a link where an address is now.
 //!
-//! When an address comes up on another host, or on one with another network card, whoever has spoken
-//! to it goes on sending to the old link-layer address until its neighbour cache finds out, and
-//! switches send what is for the new one everywhere. So the new holder says it, unasked.
+//! When an address comes up on another host, or on a host with another network card, the neighbours continue to send
+//! to the old link-layer address until their neighbour caches notice, and switches flood the frames for the new
+//! address. So the new holder announces the address, unasked.
 //!
-//! **IPv4**: an ARP packet whose sender and target are the same address, as a broadcast. There are two
-//! forms of it, and stacks that heed only one. The request ([`ArpForm::Request`], RFC 5227 3) is an
-//! ordinary packet for everybody: RFC 826 has the receiver update what it knows of the sender before it
-//! looks at the operation, and so does Linux for an entry that it has, whatever `arp_accept` says (that
-//! is for entries that it has not). The reply ([`ArpForm::Reply`]) is for stacks that let only a reply
-//! change an entry; Linux takes one for an announcement only if its target hardware address is the
-//! sender's, too. Who wants to be heard by all sends both.
+//! **IPv4**: an ARP packet whose sender and target are the same address, as a broadcast. There are two forms, and some
+//! stacks heed only one of them. The request ([`ArpForm::Request`], RFC 5227 3) is an ordinary packet for every host:
+//! RFC 826 has the receiver update a known entry of the sender before the receiver looks at the operation. Linux does
+//! the same for an existing entry, with any `arp_accept` (that setting is about new entries). The reply
+//! ([`ArpForm::Reply`]) is for stacks in which only a reply changes an entry; Linux takes a reply for an announcement
+//! only if the target hardware address is the sender's, too. A host that wants to reach all stacks sends both.
 //!
 //! **IPv6**: an unsolicited neighbor advertisement to all nodes with the Override flag (RFC 4861
 //! 7.2.6), sent from the address itself, as Linux does.
@@ -27,7 +26,7 @@ pub type MacAddress = [u8; 6];
 const BROADCAST: MacAddress = [0xff; 6];
 /// All nodes on the link (RFC 4291 2.7.1) ...
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-/// ... and where frames for them go (RFC 2464 7).
+/// The link-layer destination of frames for all nodes (RFC 2464 7).
 const ALL_NODES_MAC: MacAddress = [0x33, 0x33, 0, 0, 0, 1];
 
 /// Numbers of protocols in the header of an Ethernet frame.
@@ -45,7 +44,7 @@ const ARP_PACKET: usize = 28;
 /// A neighbor advertisement with the option that holds the link-layer address (RFC 4861 4.4, 4.6.1).
 const ADVERTISEMENT: u16 = 24 + 8;
 
-/// Where an ARP packet has its sender's address.
+/// Offset of the sender's protocol address in an ARP packet.
 const ARP_SENDER: usize = 14;
 /// A neighbor solicitation without options (RFC 4861 4.3).
 const SOLICITATION: u16 = 24;
@@ -66,7 +65,8 @@ const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 const ROUTER: u8 = 0x80;
 const OVERRIDE: u8 = 0x20;
 const TARGET_LINK_LAYER_ADDRESS: u8 = 2;
-/// Any other shows that a router has passed it on, and it is dropped (RFC 4861 7.1.2).
+/// Any other hop limit shows that a router has forwarded the packet, and the receiver drops the packet (RFC 4861
+/// 7.1.2).
 const NOT_FORWARDED: u8 = 255;
 
 /// The operation of a gratuitous ARP packet.
@@ -74,7 +74,7 @@ const NOT_FORWARDED: u8 = 255;
 pub enum ArpForm {
     /// "Who has `ip`? Tell `ip`": the announcement of RFC 5227.
     Request = 1,
-    /// "`ip` is at `mac`", which nobody has asked.
+    /// "`ip` is at `mac`", unasked.
     Reply = 2,
 }
 
@@ -98,8 +98,8 @@ pub fn gratuitous_arp(mac: MacAddress, ip: Ipv4Addr, form: ArpForm) -> [u8; ARP_
     frame
 }
 
-/// A frame that tells everybody on the link that `ip` is at `mac`. `router`: this host forwards
-/// packets; one that says it does not is forgotten as a router by those who use it (RFC 4861 7.2.5).
+/// A frame that tells all hosts on the link that `ip` is at `mac`. `router`: this host forwards packets; hosts that
+/// use this host as a router would forget a router that denies this (RFC 4861 7.2.5).
 #[must_use]
 pub fn neighbor_advertisement(
     mac: MacAddress,
@@ -126,8 +126,8 @@ pub fn neighbor_advertisement(
     frame
 }
 
-/// A frame that asks everybody on the link who has `ip`, without a claim to it (RFC 5227 1.1): each host
-/// that has the address answers, and nobody changes an entry.
+/// A frame that asks all hosts on the link for the holder of `ip`, without a claim to `ip` (RFC 5227 1.1): each host
+/// with the address answers, and no host changes an entry.
 #[must_use]
 pub fn arp_probe(mac: MacAddress, ip: Ipv4Addr) -> [u8; ARP_FRAME] {
     let mut frame = gratuitous_arp(mac, ip, ArpForm::Request);
@@ -218,7 +218,7 @@ fn mac_at(bytes: &[u8], at: usize) -> Option<MacAddress> {
     bytes.get(at..at + 6)?.try_into().ok()
 }
 
-/// The checksum of an `ICMPv6` message and its pseudo header, not inverted.
+/// The checksum of an `ICMPv6` message and the pseudo-header, not inverted.
 fn icmp_sum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     let pseudo =
@@ -226,7 +226,7 @@ fn icmp_sum(source: Ipv6Addr, destination: Ipv6Addr, message: &[u8]) -> u16 {
     checksum::fold(pseudo + checksum::sum(message))
 }
 
-/// Writes the header, and returns what follows it.
+/// Writes the header, and returns the bytes behind.
 fn ethernet<const N: usize>(
     frame: &mut [u8; N],
     destination: MacAddress,

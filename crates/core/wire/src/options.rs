@@ -1,10 +1,9 @@
 //! TCP options (RFC 9293, 3.1; RFC 7323; RFC 2018).
 //!
-//! Options are read the way the receiving kernel reads them, because what the server's TCP
-//! understood is what counts. The walk ends at an "end of list", at the end of the bytes, or with
-//! an error at an option whose length is below 2 or reaches beyond the end; what was read before
-//! the error stands. An option of a known kind but with another kind's length does not end the
-//! walk: it is [`TcpOption::Unknown`] and means nothing, as in the kernel.
+//! Options are read as in the receiving kernel, because the reading of the server's TCP counts. The walk ends at an
+//! "end of list", at the end of the bytes, or with an error at an option whose length is below 2 or reaches beyond the
+//! end; options before the error count. An option of a known kind with the length of another kind does not end the
+//! walk: such an option is [`TcpOption::Unknown`] and has no meaning, as in the kernel.
 
 mod edit;
 mod syn;
@@ -17,14 +16,14 @@ use crate::{SeqNumber, be16, be32};
 /// The most bytes of options that a TCP header has room for.
 pub const MAX_OPTIONS: usize = 40;
 
-/// The largest window scale; larger ones are read as this one (RFC 7323, 2.3).
+/// The largest window scale; a larger scale is read as 14 (RFC 7323, 2.3).
 pub const MAX_WINDOW_SCALE: u8 = 14;
 
 /// The numbers of the option kinds (IANA, "TCP Option Kind Numbers").
 pub mod kind {
     /// End of the option list: padding follows.
     pub const END_OF_LIST: u8 = 0;
-    /// One byte of padding between options.
+    /// A byte of padding between options.
     pub const NO_OPERATION: u8 = 1;
     /// Maximum segment size.
     pub const MAX_SEGMENT_SIZE: u8 = 2;
@@ -50,7 +49,7 @@ pub mod kind {
 pub struct OptionError {
     /// The kind of the option.
     pub kind: u8,
-    /// Where it begins in the option bytes.
+    /// The offset of the option in the option bytes.
     pub offset: usize,
 }
 
@@ -59,7 +58,7 @@ pub struct OptionError {
 pub struct Timestamps {
     /// TSval: the sender's clock.
     pub value: u32,
-    /// TSecr: the value that it echoes. It means something only with the ACK bit.
+    /// TSecr: the echoed value, valid only with the ACK bit.
     pub echo: u32,
 }
 
@@ -69,11 +68,11 @@ pub struct Timestamps {
 pub struct SackBlock {
     /// The first sequence number of the run.
     pub left: SeqNumber,
-    /// The sequence number after the last one of the run.
+    /// The sequence number after the last number of the run.
     pub right: SeqNumber,
 }
 
-/// The blocks of a selective acknowledgement: one to four.
+/// The blocks of a selective acknowledgement: 1 to 4.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SackBlocks {
     blocks: [SackBlock; Self::MAX],
@@ -121,12 +120,12 @@ impl SackBlocks {
     }
 }
 
-/// One TCP option.
+/// A TCP option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TcpOption<'a> {
     /// The list ends here, padding follows.
     EndOfList,
-    /// One byte of padding.
+    /// A byte of padding.
     NoOperation,
     /// The largest segment that the sender can receive, in bytes (RFC 9293, 3.7.1).
     MaxSegmentSize(u16),
@@ -140,14 +139,14 @@ pub enum TcpOption<'a> {
     Timestamps {
         /// TSval: the sender's clock.
         value: u32,
-        /// TSecr: the value that it echoes.
+        /// TSecr: the echoed value.
         echo: u32,
     },
     /// Any other option, kept as it is.
     Unknown {
-        /// Its kind.
+        /// The kind.
         kind: u8,
-        /// What follows its kind and its length.
+        /// The bytes behind kind and length.
         data: &'a [u8],
     },
 }
@@ -195,8 +194,7 @@ fn span_at(options: &[u8], offset: usize) -> Option<Result<Span, OptionError>> {
     Some(Ok(Span { kind, offset, len }))
 }
 
-/// The options of a header, one by one. The iteration ends after an "end of list" and after an
-/// error.
+/// The options of a header, in order. The iteration ends after an "end of list" and after an error.
 #[derive(Debug, Clone)]
 pub struct Options<'a> {
     bytes: &'a [u8],
@@ -234,7 +232,7 @@ impl<'a> Iterator for Options<'a> {
     }
 }
 
-/// An option does not fit into what is left of the 40 bytes.
+/// An option does not fit into the rest of the 40 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the TCP options do not fit into 40 bytes")]
 pub struct OptionsFull;
@@ -256,17 +254,17 @@ impl OptionsBuffer {
         }
     }
 
-    /// What was written, without padding.
+    /// The written options, without padding.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 
-    /// Appends an option. Alignment by [`TcpOption::NoOperation`] is the caller's.
+    /// Appends an option. The caller aligns options by [`TcpOption::NoOperation`].
     ///
     /// # Errors
     ///
-    /// [`OptionsFull`], and nothing is written.
+    /// [`OptionsFull`]; no byte is written.
     pub fn push(&mut self, option: &TcpOption<'_>) -> Result<(), OptionsFull> {
         match *option {
             TcpOption::EndOfList => self.append(&[kind::END_OF_LIST]),

@@ -7,7 +7,7 @@ pub(crate) const V4_SYN: &[u8] = &hex::<60>(
      020405b40402080a4cada494000000000103030a",
 );
 
-/// The answer to it.
+/// The SYN-ACK.
 pub(crate) const V4_SYN_ACK: &[u8] = &hex::<60>(
     "4500003c00004000400626ba0a0000020a0000010050c4b68cff7749187dca89a012fe88bd8f0000\
      020405b40402080ac0121a274cada4940103030a",

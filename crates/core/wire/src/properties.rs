@@ -1,5 +1,5 @@
-//! What holds for every byte string. The property tests of this crate and the fuzz targets run the
-//! same functions; each panics if its property does not hold.
+//! Properties of every byte string. The property tests of this crate and the fuzz targets run the same functions; each
+//! function panics if the property does not hold.
 
 use alloc::vec::Vec;
 
@@ -13,8 +13,8 @@ use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 /// Options, stripped in the tests, that a splice cannot carry.
 const STRIPPED: [u8; 3] = [kind::MULTIPATH, kind::FAST_OPEN, kind::EXPERIMENT];
 
-/// Views of any bytes as a packet stay inside the bytes; what was read can be written and read
-/// again; a change in place keeps a valid checksum valid.
+/// Views of any bytes as a packet stay inside the bytes. A packet that was read can be written and read again. A
+/// change in place keeps a valid checksum valid.
 ///
 /// # Panics
 ///
@@ -67,7 +67,7 @@ fn captured(bytes: &[u8], whole: &IpPacket<'_>) {
     }
 }
 
-/// The packet that is written from the fields of a segment reads as those fields.
+/// A packet written from the fields of a segment reads as the same fields.
 fn emitted(packet: &IpPacket<'_>, segment: &Segment<'_>) {
     let spec = SegmentSpec {
         source: SocketAddr::new(packet.source(), segment.source_port()),
@@ -82,8 +82,8 @@ fn emitted(packet: &IpPacket<'_>, segment: &Segment<'_>) {
     round_trip(&spec);
 }
 
-/// What `spec` emits reads as `spec`, with either kind of checksum. What is refused leaves the
-/// buffer as it was.
+/// A packet emitted from `spec` reads as `spec`, with either kind of checksum. A refused `spec` leaves the buffer
+/// unchanged.
 ///
 /// # Panics
 ///
@@ -117,12 +117,12 @@ pub fn round_trip(spec: &SegmentSpec<'_>) {
         assert_eq!(options, spec.options);
         assert!(padding.len() < 4 && padding.iter().all(|byte| *byte == 0));
         let actual = ChecksumState::of(source, destination, packet.payload());
-        // One partial checksum in 65,536 happens to be valid.
+        // By chance, 1 of 65,536 partial checksums is valid.
         assert!(actual == state || actual == ChecksumState::Valid);
     }
 }
 
-/// Changes of every field keep the checksum what a full computation makes it, or do not touch it.
+/// After changes of every field, the checksum equals a full computation, or is untouched.
 fn changed(packet: &IpPacket<'_>) {
     let full =
         |segment: &[u8]| checksum::tcp_checksum(packet.source(), packet.destination(), segment);
@@ -157,8 +157,8 @@ fn changed(packet: &IpPacket<'_>) {
     }
 }
 
-/// The walk over any bytes ends; what it yields can be written again as it was; changes in place
-/// do what they say and leave the rest alone.
+/// The walk over any bytes ends. Options from the walk can be written again without a difference. Changes in place
+/// change the named options and no other byte.
 ///
 /// # Panics
 ///

@@ -1,18 +1,18 @@
 //! TCP sequence numbers (RFC 9293, 3.4).
 //!
-//! Sequence numbers count modulo 2^32. They have **no total order**: "before" holds only between
-//! numbers that are less than half of the space apart, and it is not transitive around the circle.
-//! [`SeqNumber`] therefore implements neither `Ord` nor `PartialOrd`; it offers comparisons by
-//! name, and [`SeqNumber::distance_from`] answers `None` where a subtraction would have wrapped.
-//! Two numbers exactly 2^31 apart are in no order: each of the four comparisons is false.
+//! Sequence numbers count modulo 2^32. Sequence numbers have **no total order**: "before" holds only between numbers
+//! that are less than half of the space apart, and is not transitive around the circle. [`SeqNumber`] therefore
+//! implements neither `Ord` nor `PartialOrd`, but offers named comparisons, and [`SeqNumber::distance_from`] returns
+//! `None` where a subtraction would have wrapped. Two numbers exactly 2^31 apart are in no order: each of the four
+//! comparisons is false.
 //!
-//! **0 is an ordinary number.** A connection may start there or pass through it. No code here means "none" by it: an
+//! **0 is an ordinary number.** A connection may start at 0 or pass through 0. No code here uses 0 for "none": an
 //! absent number is an `Option`. `Default` is 0, as the kernel makes the entries of a map.
 
 use core::fmt;
 use core::ops::{Add, AddAssign, Sub};
 
-/// Half of the sequence space: from this distance on "before" and "after" lose their meaning.
+/// Half of the sequence space: from this distance on "before" and "after" have no meaning.
 const HALF_SPACE: u32 = 1 << 31;
 
 /// A TCP sequence number (RFC 9293, 3.4), modulo 2^32.
@@ -24,7 +24,7 @@ pub struct SeqNumber(
 );
 
 impl SeqNumber {
-    /// Whether `self` comes after `other`: it is 1 to 2^31 − 1 numbers further on.
+    /// Whether `self` comes after `other`: 1 to 2^31 − 1 numbers further on.
     #[must_use]
     pub const fn after(self, other: Self) -> bool {
         other.before(self)
@@ -37,13 +37,13 @@ impl SeqNumber {
         ahead != 0 && ahead < HALF_SPACE
     }
 
-    /// Whether `self` is `other` or comes after it.
+    /// Whether `self` equals `other` or comes after `other`.
     #[must_use]
     pub const fn at_or_after(self, other: Self) -> bool {
         self.0 == other.0 || self.after(other)
     }
 
-    /// Whether `self` is `other` or comes before it.
+    /// Whether `self` equals `other` or comes before `other`.
     #[must_use]
     pub const fn at_or_before(self, other: Self) -> bool {
         other.at_or_after(self)
@@ -73,8 +73,8 @@ impl SeqNumber {
         }
     }
 
-    /// Whether `self` lies in the `len` numbers that begin with `start`. An empty range holds
-    /// nothing. Unlike the comparisons this is exact for every `len`.
+    /// Whether `self` is among the `len` numbers that begin with `start`. An empty range contains no number. Unlike
+    /// the comparisons, the answer is exact for every `len`.
     #[must_use]
     pub const fn within(self, start: Self, len: u32) -> bool {
         self.0.wrapping_sub(start.0) < len

@@ -1,7 +1,7 @@
-//! A view of a TCP segment (RFC 9293, 3.1), and one that changes it in place.
+//! A view of a TCP segment (RFC 9293, 3.1), and a view that changes the segment in place.
 //!
-//! The window and the urgent pointer are as in the header: a window is not scaled, since the scale
-//! belongs to the connection and not to the segment.
+//! The window and the urgent pointer are as in the header: a window is not scaled, since the scale belongs to the
+//! connection and not to the segment.
 
 use core::fmt;
 use core::ops::BitOr;
@@ -50,7 +50,7 @@ impl Flags {
 
     const NAMES: [&'static str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
 
-    /// The set whose bits are those of byte 13 of the header.
+    /// The set with the bits of byte 13 of the header.
     #[must_use]
     pub const fn from_bits(bits: u8) -> Self {
         Self(bits)
@@ -109,12 +109,12 @@ pub struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// Reads `bytes` as a TCP header and its whole payload.
+    /// Reads `bytes` as a TCP header and the whole payload.
     ///
     /// # Errors
     ///
-    /// [`WireError::Truncated`] if the header is not whole, [`WireError::BadDataOffset`] if it is
-    /// said to be shorter than 20 bytes.
+    /// [`WireError::Truncated`] if the header is not whole, [`WireError::BadDataOffset`] if the data offset means a
+    /// header below 20 bytes.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         Self::parse_captured(bytes, bytes.len())
     }
@@ -131,7 +131,7 @@ impl<'a> Segment<'a> {
         Self::parse_captured(packet.payload(), packet.payload_len())
     }
 
-    /// `len` is the true length of the segment; it is not below `bytes.len()`.
+    /// `len` is the true length of the segment, at least `bytes.len()`.
     fn parse_captured(bytes: &'a [u8], len: usize) -> Result<Self, WireError> {
         let header_len = checked_header_len(bytes)?;
         Ok(Self {
@@ -153,13 +153,13 @@ impl<'a> Segment<'a> {
         be16(self.bytes, 2)
     }
 
-    /// The sequence number of the first byte, or of the SYN if there is one.
+    /// The sequence number of the SYN, or of the first byte if there is no SYN.
     #[must_use]
     pub fn seq(&self) -> SeqNumber {
         SeqNumber(be32(self.bytes, SEQ))
     }
 
-    /// The acknowledgement field. It means something only with [`Flags::ACK`].
+    /// The acknowledgement field, valid only with [`Flags::ACK`].
     #[must_use]
     pub fn ack(&self) -> SeqNumber {
         SeqNumber(be32(self.bytes, ACK))
@@ -183,19 +183,19 @@ impl<'a> Segment<'a> {
         be16(self.bytes, CHECKSUM)
     }
 
-    /// The urgent pointer. It means something only with [`Flags::URG`].
+    /// The urgent pointer, valid only with [`Flags::URG`].
     #[must_use]
     pub fn urgent(&self) -> u16 {
         be16(self.bytes, URGENT)
     }
 
-    /// The length of the header with its options, in bytes: 20 to 60.
+    /// The length of the header with options, in bytes: 20 to 60.
     #[must_use]
     pub const fn header_len(&self) -> usize {
         self.header_len
     }
 
-    /// The bytes of the options with their padding: at most 40, a multiple of 4.
+    /// The bytes of the options with padding: at most 40, a multiple of 4.
     #[must_use]
     pub fn option_bytes(&self) -> &'a [u8] {
         &self.bytes[MIN_TCP_HEADER..self.header_len]
@@ -207,8 +207,8 @@ impl<'a> Segment<'a> {
         Options::new(self.option_bytes())
     }
 
-    /// The timestamps of the segment (RFC 7323, 3.2), if it has any; the last ones, as in the
-    /// kernel, if it has several.
+    /// The timestamps of the segment (RFC 7323, 3.2), if any; of several timestamps options the last counts, as in the
+    /// kernel.
     #[must_use]
     pub fn timestamps(&self) -> Option<Timestamps> {
         let timestamps = |option| match option {
@@ -218,7 +218,7 @@ impl<'a> Segment<'a> {
         self.options().filter_map(timestamps).last()
     }
 
-    /// The payload, as far as it was captured.
+    /// The captured part of the payload.
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[self.header_len..]
@@ -230,18 +230,18 @@ impl<'a> Segment<'a> {
         self.payload_len
     }
 
-    /// How many sequence numbers the segment occupies (RFC 9293, 3.4): the true length of its
-    /// payload, and one each for a SYN and a FIN.
+    /// The number of sequence numbers that the segment occupies (RFC 9293, 3.4): the true length of the payload, plus
+    /// 1 for a SYN and 1 for a FIN.
     #[must_use]
     pub fn sequence_len(&self) -> u32 {
-        // No packet is longer than 32 bits can say; if one were, its sequence numbers would wrap.
+        // No packet is longer than 32 bits can count; the sequence numbers of such a packet would wrap.
         let payload = u32::try_from(self.payload_len).unwrap_or(u32::MAX);
         payload
             .wrapping_add(u32::from(self.flags().contains(Flags::SYN)))
             .wrapping_add(u32::from(self.flags().contains(Flags::FIN)))
     }
 
-    /// The sequence number after the last one that the segment occupies.
+    /// The sequence number after the last number that the segment occupies.
     #[must_use]
     pub fn end_seq(&self) -> SeqNumber {
         self.seq() + self.sequence_len()
@@ -261,10 +261,9 @@ fn checked_header_len(bytes: &[u8]) -> Result<usize, WireError> {
 
 /// A TCP segment that is changed in place.
 ///
-/// With [`ChecksumMode::Full`] each change is carried into the checksum field (RFC 1624), so that
-/// a valid checksum stays valid and a wrong one stays wrong: damage on the way is not covered up.
-/// With [`ChecksumMode::Partial`] the field holds the sum of the pseudo-header, which no change
-/// here touches, and is left alone.
+/// With [`ChecksumMode::Full`] each change is carried into the checksum field (RFC 1624): a valid checksum stays valid
+/// and a wrong checksum stays wrong, so damage on the way is not covered up. With [`ChecksumMode::Partial`] the field
+/// holds the sum of the pseudo-header, which no change here touches, and stays as it is.
 #[derive(Debug)]
 pub struct SegmentMut<'a> {
     bytes: &'a mut [u8],
@@ -273,8 +272,8 @@ pub struct SegmentMut<'a> {
 }
 
 impl<'a> SegmentMut<'a> {
-    /// Reads `bytes` as a TCP header and what there is of its payload. `mode` says what its
-    /// checksum field holds.
+    /// Reads `bytes` as a TCP header and the available part of the payload. `mode` tells the content of the checksum
+    /// field.
     ///
     /// # Errors
     ///
@@ -288,7 +287,7 @@ impl<'a> SegmentMut<'a> {
         })
     }
 
-    /// The segment as it is now. Its payload is what there is in the buffer.
+    /// The present segment. The payload is the part in the buffer.
     #[must_use]
     pub const fn view(&self) -> Segment<'_> {
         Segment {
@@ -308,7 +307,7 @@ impl<'a> SegmentMut<'a> {
         self.replace(ACK, ack.0.to_be_bytes());
     }
 
-    /// Sets the window field; it is not scaled.
+    /// Sets the window field, unscaled.
     pub fn set_window(&mut self, window: u16) {
         self.replace(WINDOW, window.to_be_bytes());
     }
@@ -319,8 +318,8 @@ impl<'a> SegmentMut<'a> {
         self.replace(DATA_OFFSET, [self.bytes[DATA_OFFSET], flags.bits()]);
     }
 
-    /// Lets `edit` change the option bytes, for example by [`crate::replace_timestamps`] and
-    /// [`crate::strip`], and passes on what it returns.
+    /// Lets `edit` change the option bytes, for example by [`crate::replace_timestamps`] and [`crate::strip`], and
+    /// returns the result of `edit`.
     pub fn edit_options<T>(&mut self, edit: impl FnOnce(&mut [u8]) -> T) -> T {
         let mut old = [0; crate::MAX_OPTIONS];
         let options = &mut self.bytes[MIN_TCP_HEADER..self.header_len];

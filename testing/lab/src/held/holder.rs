@@ -17,15 +17,15 @@ use crate::error::Doing;
 use crate::lab::clean_run_directory;
 use crate::{Direction, Error, Host, Impairment, Lab, Link};
 
-/// A client that says nothing must not keep the others waiting.
+/// A silent client must not keep the other clients waiting.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Makes a lab at a place that has been taken, tells `ready` when it is there, and serves it
-/// until it is asked to remove it. `rate` is that of each link, or of the whole medium where
-/// that is shared. `outlive` cleans what services leave.
+/// Makes a lab at a place that has been taken, calls `ready` when the lab is complete, and serves requests until the
+/// request to remove the lab. `rate` is the rate of each link, or of the whole medium if shared. `outlive` cleans up
+/// after services.
 ///
 /// # Errors
-/// What is missing for a lab; nothing is left of it then.
+/// A prerequisite of a lab is missing; all parts are removed then.
 pub fn hold(
     place: &Place,
     hosts: &[Planned],
@@ -131,7 +131,7 @@ impl Holder<'_> {
                 self.make_run_directory(host.name())?;
                 host.power_on()?;
             }
-            // Its answer comes when there is no holder any more.
+            // The answer follows when the holder has removed the lab.
             Request::Down => {}
         }
         Ok(Answer::Done)
@@ -187,7 +187,7 @@ fn read(client: &UnixStream) -> io::Result<Request> {
     Ok(serde_json::from_str(&line)?)
 }
 
-/// One who does not wait for the answer does not want it.
+/// A client that does not wait for the answer does not need the answer.
 fn answer(mut client: UnixStream, answer: Result<Answer, Error>) {
     let answer = answer.map_err(|error| Refusal {
         misuse: matches!(error, Error::Invalid(_) | Error::Off { .. }),
@@ -212,7 +212,7 @@ fn apply(link: &Link, directions: &[Direction], change: &Change) -> Result<(), E
             link.clear_impairment()
         }
         Change::Loss { percent, seed } => {
-            // The two directions draw from different streams of one seed.
+            // Both directions draw from different streams of a seed.
             let seed = seed.unwrap_or_else(|| Impairment::new().seed());
             link.adjust(directions, |old| old.loss(*percent).seeded(seed))
         }
@@ -246,20 +246,20 @@ fn link_status(link: &Link) -> LinkStatus {
     }
 }
 
-/// The processes of a host with their names.
+/// The processes of a host with names.
 fn processes(host: &Host) -> Result<BTreeMap<i32, String>, Error> {
     let pids = host.pids()?.into_iter();
     let named = pids.filter_map(|pid| Some((pid.as_raw_nonzero().get(), process_name(pid)?)));
     Ok(named.collect())
 }
 
-/// As `ps -e` shows it, if the process lives.
+/// The name as in `ps -e`, if the process lives.
 fn process_name(pid: Pid) -> Option<String> {
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
     Some(name.trim_end().to_owned())
 }
 
-/// Sends a signal to those processes, and tells which they were.
+/// Sends a signal to the target processes, and returns the process numbers.
 fn signal_processes(host: &Host, target: &Target, number: i32) -> Result<Vec<i32>, Error> {
     let signal = Signal::from_named_raw(number)
         .ok_or_else(|| Error::Invalid(format!("there is no signal {number}")))?;
@@ -283,7 +283,7 @@ fn signal_processes(host: &Host, target: &Target, number: i32) -> Result<Vec<i32
         });
         match sent {
             Ok(()) => hit.push(*number),
-            // It has just died by itself.
+            // The process has just ended.
             Err(rustix::io::Errno::SRCH) => {}
             Err(error) => {
                 return Err(error).doing(|| format!("send a signal to process {number}"));

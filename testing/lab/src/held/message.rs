@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Layout;
 use crate::Direction;
 
-/// What is asked.
+/// A request to the holder.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Request {
@@ -32,9 +32,9 @@ pub enum Request {
     Kill {
         /// The host's name.
         host: String,
-        /// Who gets it.
+        /// The receivers of the signal.
         target: Target,
-        /// Its number.
+        /// The number of the signal.
         signal: i32,
     },
     /// Take the power from a host.
@@ -42,33 +42,33 @@ pub enum Request {
         /// The host's name.
         host: String,
     },
-    /// Give it back.
+    /// Return the power to a host.
     PowerOn {
         /// The host's name.
         host: String,
     },
-    /// Remove the lab. Answered when it is gone.
+    /// Remove the lab. Answered when the lab is gone.
     Down,
 }
 
-/// What happens to links.
+/// A change of links.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Change {
-    /// Nothing passes any more.
+    /// Drop all frames.
     Cut,
-    /// Nothing is wrong any more: no cut, loss, delay, rate.
+    /// Remove all faults: no cut, loss, delay, rate.
     Heal,
-    /// Lose this share of the frames, in percent; 0 ends it.
+    /// Lose this share of the frames, in percent; 0 ends the loss.
     Loss {
         /// 0 to 100.
         percent: f64,
         /// Whose luck; `None` for fresh randomness.
         seed: Option<u64>,
     },
-    /// Each frame takes so much longer; 0 ends it.
+    /// Delay each frame by this time; 0 ends the delay.
     Delay(Duration),
-    /// At most so many bits a second; `None` ends it.
+    /// At most so many bits a second; `None` ends the limit.
     Rate(Option<u64>),
     /// The largest IP packet, in bytes.
     Mtu(u32),
@@ -78,17 +78,17 @@ pub enum Change {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Target {
-    /// The one of this number.
+    /// The process with this number.
     Pid(i32),
     /// All of this name: the program's file name, as in `ps -e`.
     Name(String),
 }
 
-/// What was done.
+/// The result of a request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// All of it.
+    /// The request was executed.
     Done,
     /// How the lab is.
     Status(Status),
@@ -96,45 +96,45 @@ pub enum Answer {
     Signalled(Vec<i32>),
 }
 
-/// Why nothing was done.
+/// Why a request was not executed.
 #[derive(Clone, Debug, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
-    /// What is wrong.
+    /// The reason.
     pub message: String,
-    /// Whether with what was asked, not with us.
+    /// Whether the request was wrong; otherwise the lab failed.
     pub misuse: bool,
 }
 
 /// A lab.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// The process that holds it.
+    /// The process that holds the lab.
     pub pid: u32,
-    /// How its hosts are connected.
+    /// The connection of the hosts.
     pub layout: Layout,
-    /// Its files.
+    /// The directory of the lab's files.
     pub directory: PathBuf,
-    /// Its hosts.
+    /// The hosts.
     pub hosts: Vec<HostStatus>,
 }
 
 /// A host.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HostStatus {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// Whether the power is on.
     pub on: bool,
-    /// Its network namespace, for `ip netns exec` and `nsenter --net=/run/netns/…`.
+    /// The network namespace, for `ip netns exec` and `nsenter --net=/run/netns/…`.
     pub namespace: String,
-    /// `--run-dir` for the services of `outlive` on it.
+    /// `--run-dir` for the services of `outlive` on the host.
     pub run_directory: PathBuf,
-    /// Its links.
+    /// The links.
     pub links: Vec<LinkStatus>,
-    /// Its processes and their names.
+    /// The processes, with names.
     pub processes: BTreeMap<i32, String>,
 }
 
@@ -143,22 +143,22 @@ pub struct HostStatus {
 pub struct LinkStatus {
     /// The interface's name.
     pub interface: String,
-    /// Its address; the prefix has 24 bits.
+    /// The IPv4 address; the prefix has 24 bits.
     pub ipv4: Ipv4Addr,
-    /// Its address; the prefix has 64 bits.
+    /// The IPv6 address; the prefix has 64 bits.
     pub ipv6: Ipv6Addr,
     /// The largest IP packet, in bytes.
     pub mtu: u32,
-    /// What happens to what comes.
+    /// The faults of frames to the host.
     pub to_host: WayStatus,
-    /// What happens to what it sends.
+    /// The faults of frames from the host.
     pub from_host: WayStatus,
 }
 
-/// One direction of a link.
+/// A direction of a link.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WayStatus {
-    /// Nothing passes.
+    /// All frames are dropped.
     pub cut: bool,
     /// The share of frames that are lost.
     pub loss_percent: f64,
@@ -171,7 +171,7 @@ pub struct WayStatus {
 }
 
 impl fmt::Display for WayStatus {
-    /// `loss 1 %, delay 20ms`, or nothing.
+    /// `loss 1 %, delay 20ms`, or an empty text.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut said = Vec::new();
         if self.cut {

@@ -4,30 +4,30 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Address, Error};
 
-/// How hosts are connected. Subnet 0 is where clients and servers meet; subnet 1, if there is
-/// one, is where servers and loggers do.
+/// How hosts are connected. Clients and servers meet in subnet 0; servers and loggers meet in subnet 1, if there is a
+/// subnet 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Layout {
-    /// All on one switch, each with a link of its own.
+    /// All hosts on a single switch, each with a separate link.
     OneSwitch,
-    /// Servers have a second link, `eth1`, to a switch that only they and loggers are on.
+    /// Servers have a second link, `eth1`, to a switch of servers and loggers only.
     Separate,
-    /// All on one medium, as on an Ethernet hub: they share its rate.
+    /// All hosts on a single medium, as on an Ethernet hub: the hosts share the rate.
     Shared,
 }
 
-/// A host that is to be: its name, and the addresses of `eth0`, `eth1`, …
+/// A planned host: the name, and the addresses of `eth0`, `eth1`, …
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// Its name.
+    /// The name.
     pub name: String,
-    /// Where its links are.
+    /// The places of the links.
     pub addresses: Vec<Address>,
 }
 
-/// Gives each host its number, in the order of the names, from 1, and its links. A host whose
-/// name begins with `server` is a server, with `logger` a logger.
+/// Gives each host a number, in the order of the names, from 1, and the links. A host whose name begins with `server`
+/// is a server, with `logger` a logger.
 ///
 /// # Errors
 /// [`Error::Invalid`] for more than 254 hosts or none.

@@ -1,5 +1,4 @@
-//! The three ways between a host's port and the bridge, and how a link changes from one to
-//! another.
+//! The three ways between a host's port and the bridge, and the changes between the ways.
 
 use std::sync::Arc;
 
@@ -18,7 +17,7 @@ pub(super) enum Path {
     Relayed(Relay),
 }
 
-/// What the kernel lets pass, in bits per second; `None` for everything.
+/// The kernel's rate limits, in bits per second; `None` for no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rates {
     pub(super) to_host: Option<u64>,
@@ -26,7 +25,7 @@ pub(super) struct Rates {
 }
 
 impl Inner {
-    /// Nothing passes any more, and nothing waits.
+    /// After this no frame passes, and no frame waits.
     pub(super) fn detach(&self, path: &mut Path, host: &Arc<Namespace>) -> Result<(), Error> {
         match path {
             Path::Detached => Ok(()),
@@ -44,7 +43,7 @@ impl Inner {
         }
     }
 
-    /// The port becomes one of the bridge's.
+    /// Makes the port a port of the bridge.
     pub(super) fn attach(
         &self,
         path: &mut Path,
@@ -62,7 +61,7 @@ impl Inner {
         }
         self.shape(host, Rates::default(), rates, mtu)?;
         if let Path::Relayed(_) = path {
-            // Dropping it sends what is under way.
+            // A drop of the relay sends the frames under way.
             *path = Path::Detached;
             self.remove_relay(host)?;
         }
@@ -87,7 +86,7 @@ impl Inner {
             self.detach(path, host)?;
         }
         let relay = self.insert_relay(host, mtu).inspect_err(|_| {
-            // Nothing of a half-built relay may stand in the way of the next try.
+            // Parts of an incomplete relay must not block the next try.
             let near = self.near();
             let _ = self
                 .switch
@@ -99,7 +98,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Builds a relay, closed both ways, and moves the link over to it.
+    /// Builds a relay, closed both ways, and moves the link to the relay.
     fn insert_relay(&self, host: &Arc<Namespace>, mtu: u32) -> Result<Relay, Error> {
         let switch = self.switch.namespace();
         let (port, near, far) = (self.port(), self.near(), self.far());
@@ -125,7 +124,7 @@ impl Inner {
         Ok(relay)
     }
 
-    /// Removes what [`Inner::insert_relay`] built, except the relay.
+    /// Removes the devices of [`Inner::insert_relay`], except the relay.
     fn remove_relay(&self, host: &Arc<Namespace>) -> Result<(), Error> {
         let near = self.near();
         self.switch
@@ -143,8 +142,8 @@ impl Inner {
         host.ip(&format!("link set dev {interface} mtu {mtu}\n"))
     }
 
-    /// Has the kernel keep the rates: what comes to the host waits at its port, what it sends
-    /// at its own interface. If that cannot be had both ways, there is none either way.
+    /// Lets the kernel enforce the rates: frames to the host wait at the port, frames from the host at the host's
+    /// interface. If both limits cannot be set, neither is.
     fn shape(
         &self,
         host: &Arc<Namespace>,
@@ -171,8 +170,8 @@ impl Inner {
     }
 }
 
-/// Whether a device may be given several segments as one. Without it the kernel cuts them
-/// before the device, so that the relay's losses are those of single segments.
+/// Sets whether a device may get several segments as one. When off, the kernel cuts the segments before the device, so
+/// that the relay's losses are losses of single segments.
 fn offload(namespace: &Arc<Namespace>, interface: &str, on: bool) -> Result<(), Error> {
     let value = if on { "on" } else { "off" };
     let mut command = namespace.command("ethtool");

@@ -98,7 +98,7 @@ fn reordered_frames_are_delayed_exactly() {
 
 #[test]
 fn rate_holds_after_burst_with_bounded_queue() {
-    // 976 bytes and the 24 around them take 8 ms at 1 Mbit/s.
+    // 976 bytes with 24 bytes of overhead take 8 ms at 1 Mbit/s.
     let mut pipe = Pipe::new(Impairment::with_seed(1).rate(1_000_000), false, 0);
     let out = pass(&mut pipe, 1000, MILLISECOND, 976);
     assert!(numbers(&out).is_sorted());
@@ -112,7 +112,7 @@ fn rate_holds_after_burst_with_bounded_queue() {
         8 * MILLISECOND * (sent - 4) <= end,
         "{sent} frames in {end:?}"
     );
-    // It never waits longer than the queue is deep.
+    // No frame waits longer than the depth of the queue.
     assert!(
         out.iter()
             .all(|(at, n)| *at - *n * MILLISECOND < 400 * MILLISECOND)

@@ -56,7 +56,7 @@ fn tcp_behind_options_and_extension_headers() {
         (6, ipv6(TCP_PROTOCOL, &segment)),
         (6, ipv6(43, &routed)),
     ] {
-        // What a device puts behind a short packet is no data.
+        // A device's padding behind a short packet is no data.
         let frame = [&frame[..], &[0; 6]].concat();
         assert_eq!(TcpSegment::parse(&frame), Some(expected(version)));
     }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use lab::{Host, Lab};
 
-/// For what must happen: only a failure takes as long.
+/// Timeout of an expected event: only a failure takes this long.
 pub(crate) const EVENT_TIMEOUT: Duration = Duration::from_secs(120);
-/// For what must not happen: every run takes as long.
+/// Waiting time for an event that must not happen: every run takes this long.
 pub(crate) const QUIET_TIME: Duration = Duration::from_millis(200);
 
 /// After this time without a datagram no datagram is under way, also on a busy machine.
@@ -68,7 +68,7 @@ pub(crate) fn transfer(mut from: &TcpStream, mut to: &TcpStream, bytes: &[u8]) -
     })
 }
 
-/// One byte there and back, and how long it took.
+/// A byte there and back: the time of the round trip.
 pub(crate) fn round_trip(a: &TcpStream, b: &TcpStream) -> Duration {
     let start = Instant::now();
     assert_eq!(transfer(a, b, b"?"), b"?");
@@ -76,8 +76,8 @@ pub(crate) fn round_trip(a: &TcpStream, b: &TcpStream) -> Duration {
     start.elapsed()
 }
 
-/// UDP sockets of two hosts, the second connected to the first, which has neighbours known
-/// both ways: so that a test's datagrams do not wait for address resolution.
+/// UDP sockets of two hosts, the second connected to the first. Both hosts know the neighbour, so that a test's
+/// datagrams do not wait for address resolution.
 pub(crate) struct Udp {
     pub(crate) receiver: UdpSocket,
     pub(crate) sender: UdpSocket,
@@ -102,7 +102,7 @@ impl Udp {
         Self { receiver, sender }
     }
 
-    /// Sends one numbered datagram of `length` bytes.
+    /// Sends a numbered datagram of `length` bytes.
     pub(crate) fn send(&self, number: u32, length: usize) {
         let mut datagram = vec![0; length.max(4)];
         datagram[..4].copy_from_slice(&number.to_be_bytes());
@@ -138,7 +138,7 @@ impl Udp {
         numbers
     }
 
-    /// Sends `count` small datagrams and returns the numbers of those that arrive.
+    /// Sends `count` small datagrams and returns the numbers of the arrived datagrams.
     pub(crate) fn exchange(&self, count: u32) -> Vec<u32> {
         let mut numbers = Vec::new();
         for number in 0..count {

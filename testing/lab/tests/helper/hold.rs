@@ -1,6 +1,5 @@
-//! Makes a lab with a process on each of two hosts, prints `ready` with the names of the
-//! namespaces and the lab's directory, and waits for the end of its input, at which it drops
-//! the lab: for tests that kill it before.
+//! Makes a lab with a process on each of two hosts, prints `ready` with the names of the namespaces and the lab's
+//! directory, and drops the lab at the end of standard input: for tests that kill the helper before.
 
 use std::io::{Read, Write};
 

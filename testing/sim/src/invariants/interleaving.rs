@@ -1,5 +1,5 @@
-//! Servers with state: all output to clients follows from the determinants of the server, in their order.
-//! The output is computed here from the determinants and the clients' scripts alone.
+//! Servers with state: all output to clients follows from the determinants, in order. The expected output is computed
+//! here from the determinants and the clients' scripts alone.
 
 use recovery::SplicePoint;
 use wire::FlowKey;
@@ -13,13 +13,13 @@ use crate::{
 /// A connection that was accepted.
 struct ReceivedInput {
     client: usize,
-    /// Bytes that were read of it, and tickets that were given to it.
+    /// Bytes that were read of the client, and tickets that were given to the client.
     read: usize,
     tickets: usize,
 }
 
 impl InvariantChecker {
-    /// A connection goes on with a socket that was made for it.
+    /// A connection continues with a socket that was made for the connection.
     pub(crate) fn grafted(
         &mut self,
         key: FlowKey,
@@ -47,7 +47,7 @@ impl InvariantChecker {
         Ok(())
     }
 
-    /// Would a server without crashes have said the same, if it had read the same in this order?
+    /// Checks that a server without crashes would have had the same output from the same reads in this order.
     pub(crate) fn all_follows_from(&self, determinants: &DeterminantLog) -> Result<(), Violation> {
         let mut accepted: Vec<ReceivedInput> = Vec::new();
         let mut digest = Digest::NONE;
@@ -105,13 +105,13 @@ impl ClientView {
         })
     }
 
-    /// The next ticket that it has asked for by now.
+    /// The next ticket that the client has requested by now.
     fn asked_for(&self, heard: &ReceivedInput) -> Option<&(usize, std::ops::Range<usize>)> {
         let next = self.script.tickets.get(heard.tickets);
         next.filter(|(asked, _)| *asked <= heard.read)
     }
 
-    /// What it was told at this place, if anything, is this.
+    /// Checks that bytes sent at this place, if any, equal the answer.
     fn received_ticket(&self, at: usize, answer: &[u8]) -> Result<(), Violation> {
         for (place, byte) in (at..).zip(answer) {
             let told = self.told.get(&place);
@@ -125,7 +125,7 @@ impl ClientView {
         Ok(())
     }
 
-    /// And nothing that it has not asked for.
+    /// Checks that the client got no ticket without a request.
     fn received_no_more_tickets(&self, tickets: usize) -> Result<(), Violation> {
         let rest = self.script.tickets.get(tickets..).unwrap_or_default();
         let told = rest

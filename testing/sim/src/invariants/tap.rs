@@ -8,7 +8,7 @@ use super::{
 };
 
 impl InvariantChecker {
-    /// A packet leaves for a client; `ours` if it was made by the recovery.
+    /// A packet leaves for a client; `ours` if the recovery made the packet.
     pub(crate) fn leaves(&mut self, packet: &[u8], ours: bool) -> Result<(), Violation> {
         let packet = IpPacket::parse(packet).map_err(|error| Violation::new(error.to_string()))?;
         let segment = Segment::of(&packet).map_err(|error| Violation::new(error.to_string()))?;
@@ -25,7 +25,7 @@ impl InvariantChecker {
         };
         let key = seen.key;
         if ours && segment.flags().contains(Flags::RST) {
-            // The one who was gone before it was lost hears it in vain.
+            // A client that was gone before the reset receives the RST in vain.
             return ensure(seen.given_up != GivenUp::Nothing, || {
                 format!("{key} is reset but not lost")
             });
@@ -33,7 +33,7 @@ impl InvariantChecker {
         if ours && segment.payload_len() > 0 {
             return seen.asked(&segment);
         }
-        // What we tell of the record is true whoever lives.
+        // A statement about the record is true for any incarnation.
         let of_the_record = ours && segment.sequence_len() == 0;
         ensure(!gate_shut || seen.closed_by_server || of_the_record, || {
             describe(key, "leaves behind the gate", &segment)
@@ -54,8 +54,8 @@ impl InvariantChecker {
             seen.orphaned = false;
         }
         if segment.flags().contains(Flags::RST) && seen.has_all() {
-            // A host that has begun a new life knows nothing of one that was over for its server. To
-            // the client it is over, too, but for its own end.
+            // A rebooted host does not know a connection that was over for the server. For the client the connection
+            // is over, too, except for the client's own end.
             seen.finished = true;
             return Ok(());
         }
@@ -64,7 +64,7 @@ impl InvariantChecker {
             && self.fault == Fault::RecordLimit
             && (seen.doomed || seen.recorded() > LARGE_STREAM_BYTES)
         {
-            seen.given_up = GivenUp::Connection; // it had no record any more
+            seen.given_up = GivenUp::Connection; // the connection had no record any more
             seen.doomed = true;
             return Ok(());
         }
@@ -74,13 +74,13 @@ impl InvariantChecker {
             || describe(key, "leaves though it is not spliced", &segment),
         )?;
         if segment.flags().contains(Flags::RST) {
-            // Old segments that come when all is over are answered so without a crash, too.
+            // Without a crash, too, this is the answer to old segments after the end.
             return ensure(seen.gone || seen.finished || seen.is_lost(), || {
                 describe(key, "is a reset", &segment)
             });
         }
-        // Before a server that replays its determinants is where it was, its client may know of more than is recorded:
-        // it takes a word to wait for an old one then, and nothing comes of it.
+        // While a server still replays the determinants, the client may know of more than the record has. The client
+        // then takes a zero-window ACK for an old segment, without an effect.
         let has_cursors = self.north.is_some_and(|north| north.spare_copies.is_some());
         let waits = segment.window() == 0 && segment.sequence_len() == 0;
         if !(has_cursors && seen.restarted && waits && seen.knows_more_than(&segment)) {
@@ -149,26 +149,27 @@ impl InvariantChecker {
 }
 
 impl super::ClientView {
-    /// The client's TCP has all that it is to be told, and the end.
+    /// Whether the client's TCP has all output, and the end.
     pub(super) fn has_all(&self) -> bool {
         let length = crate::length32(self.script.outstream.len());
         let end = self.server_isn.map(|isn| isn + 1 + length + 1);
         self.restarted && self.has.is_some() && self.has == end
     }
 
-    /// The client is asked where it stands: with bytes that it has had long since.
+    /// A probe asks for the client's position, with bytes that the client has had.
     fn asked(&mut self, segment: &Segment<'_>) -> Result<(), Violation> {
         let key = self.key;
         let end = segment.seq() + segment.sequence_len();
         let had = self.has.or(self.server_isn.map(|isn| isn + 1));
-        // One that has never had its SYN-ACK is asked in vain.
+        // A client that never had the SYN-ACK does not answer a probe.
         let nothing_new = !self.established || had.is_some_and(|had| !end.after(had));
         ensure(nothing_new, || {
             describe(key, "asks with something new", segment)
         })
     }
 
-    /// A byte of an answer that any life may give has come to it: from now on only that life may.
+    /// A byte of a response that depends on the incarnation has reached the client: from now on only that incarnation
+    /// may respond.
     fn hears(&mut self, at: usize, byte: u8) -> Result<(), Violation> {
         let any = self.script.any.iter().find(|any| any.contains(&at));
         let Some(any) = any.filter(|_| self.script.alike) else {
@@ -208,7 +209,8 @@ impl super::ClientView {
         let key = self.key;
         self.heard = true;
         let at = index(segment.seq().0.wrapping_sub(isn.0).wrapping_sub(1));
-        // What a life that answers otherwise says of what the client has had, nobody hears: a FIN brings it.
+        // The client ignores bytes that the client already has, from an incarnation that responds otherwise: a FIN
+        // brings these.
         let had = self.has.filter(|_| self.script.alike);
         let had = had.and_then(|had| had.distance_from(segment.seq()));
         let had = had.map_or(0, index);

@@ -205,7 +205,7 @@ impl Node {
             return Ok(());
         };
         let Some(said) = lacked(flow, passed, point.outstream) else {
-            return Ok(()); // nobody has said that: it is not taken
+            return Ok(()); // no client has this output: refused
         };
         let (expected, is_closed) = (expected(flow, passed), passed.closed);
         let blueprint = self.blueprint(key, flow, (expected, point.outstream), said.len())?;

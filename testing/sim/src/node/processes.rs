@@ -48,7 +48,7 @@ impl Node {
                 self.listen(now);
             }
         }
-        // A state that an application changes is told before the packet that follows from it.
+        // A state change by the application is reported before the packet that follows.
         self.report_states(now);
         self.poll(checker, now)?;
         Ok(dies)

@@ -1,4 +1,4 @@
-//! Schedules in which the server has state, and is rebuilt from its determinants.
+//! Schedules with a server that has state, and is rebuilt from determinants.
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ use crate::MS;
 /// A server with state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NorthSetup {
-    /// How often the logger gets the determinants of the server, ns.
+    /// The interval at which the logger drops input that the determinants record, ns.
     pub(crate) release_every: Option<u64>,
     /// Longest time until a determinant is with a logger on another machine, ns.
     pub(crate) commit: Option<u64>,
     /// With a logger on another machine: if no more segments come in a tenth of a second, each is mirrored.
     pub(crate) spare_copies: Option<u32>,
-    /// How long a server waits for clients that must say first where they stand.
+    /// How long a server waits for clients that must first report their position.
     pub(crate) patience: Duration,
-    /// The kernel has kept the SYNs of connections for who accepts them.
+    /// The kernel has kept the SYNs of connections for accept.
     pub(crate) knows_syns: bool,
     /// Most determinants that an incarnation replays at a time.
     pub(crate) replay_pace: usize,
     pub(crate) flaw: Flaw,
 }
 
-/// A call to a client, and its answer, take no longer, also if some are lost: smoltcp answers one in a second.
+/// The longest time of a probe and the answer, even with losses: smoltcp answers a probe a second.
 const HEARD_BY: Duration = Duration::from_secs(8);
 
 impl NorthSetup {
@@ -40,35 +40,35 @@ impl NorthSetup {
     }
 }
 
-/// What is wrong with the north side of a run that is to fail. With any of it a replay does not compare what
-/// is said, so that the witness has to find it.
+/// The flaw of the north side in a run that must fail. With a flaw, a replay does not compare output, so that the
+/// invariants must find the flaw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
-    /// Nothing.
+    /// No flaw.
     None,
     /// This read, counted from 1, has no determinant.
     ForgetsRead(u32),
-    /// It has a determinant, and the next incarnation does not replay it.
+    /// The determinant exists, and the next incarnation does not replay the read.
     SkipsRead(u32),
     /// Determinants are made after the output that depends on them.
     DeterminantsLate,
-    /// Output does not wait until the logger has its determinants.
+    /// Output does not wait until the logger has the determinants.
     SaysTooSoon,
     /// The read cursors run ahead of the determinants in the logger.
     TellsTooSoon,
-    /// Sockets are made one number too far.
+    /// Sockets are made with a number that is 1 too high.
     GraftsAhead,
-    /// What was said, and clients lack, is not said again.
+    /// Output that clients lack is not sent again.
     SwallowsWords,
 }
 
-/// Numbers of the actions at which a server with state dies: besides others, when sockets are made and given to it.
+/// Numbers of the actions at which a server with state dies: among others, when sockets are made and handed over.
 const CRASH_ACTIONS: [usize; 12] = [0, 1, 4, 5, 6, 8, 10, 11, 13, 21, 21, 22];
 
 impl Scenario {
-    /// Others with a server that has state: what it answers depends on what all clients have said, and in which
-    /// order it has read that. Nothing else goes wrong. The logger is on the server's host, on another machine, or
-    /// there and mortal; the server's host lives on, and its memory has the determinants.
+    /// Scenarios with a server that has state: the responses depend on the input of all clients, and on the order of
+    /// the reads. No other fault. The logger is on the server's host, on another machine, or there and mortal; the
+    /// server's host lives on, with the determinants in memory.
     #[must_use]
     pub fn north(self) -> Self {
         let plain = Self::with_fault(self.seed, Fault::None);
@@ -80,8 +80,8 @@ impl Scenario {
         .with_state()
     }
 
-    /// The same with a host that loses its power again and again: the determinants in the logger are left, and
-    /// nobody has heard what follows from others.
+    /// The same with repeated power-offs of the host: the logger's determinants are left, and no client has output
+    /// that follows from other determinants.
     #[must_use]
     pub fn north_restarted(self) -> Self {
         Self::with_fault(self.seed, Fault::None)

@@ -1,4 +1,4 @@
-//! What one client does on its connection.
+//! The script of a client on the connection.
 
 use std::ops::Range;
 
@@ -11,21 +11,21 @@ use crate::{
     conversation::{INCARNATION_DIGITS, Request},
 };
 
-/// One step of a client.
+/// A step of a client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ScriptStep {
     Send(Vec<u8>),
-    /// Go on when so many bytes were received since the beginning.
+    /// Continue after so many received bytes since the beginning.
     Await(usize),
-    /// Do nothing for so long, ns.
+    /// Wait for so long, ns.
     Pause(u64),
     HalfClose,
 }
 
-/// How it ends.
+/// The end of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClientEnd {
-    /// As it should.
+    /// The regular end.
     Completes,
     /// The client resets the connection at this time.
     Resets(u64),
@@ -33,28 +33,28 @@ pub(crate) enum ClientEnd {
     Vanishes(u64),
 }
 
-/// What a client does, and what it must hear.
+/// The steps of a client, and the right output.
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
     pub(crate) steps: Vec<ScriptStep>,
-    /// Everything that it sends.
+    /// All bytes that the client sends.
     pub(crate) instream: Vec<u8>,
-    /// Everything that it must be sent.
+    /// All bytes that the client must receive.
     pub(crate) outstream: Vec<u8>,
     /// Where in the outstream any byte is right the first time.
     pub(crate) any: Vec<Range<usize>>,
-    /// Tickets: where the instream asks for each, and where the outstream has it.
+    /// Tickets: where the instream requests each, and where the outstream has the ticket.
     pub(crate) tickets: Vec<(usize, Range<usize>)>,
-    /// All bytes where any is right are the same one.
+    /// All freely chosen bytes are the same byte.
     pub(crate) alike: bool,
     /// Where in the instream the client's next words begin, and the end of the outstream that the client hears before.
     pub(crate) heard_before: Option<(usize, Range<usize>)>,
-    /// Where requests begin in the instream, and their answers in the outstream.
+    /// Where requests begin in the instream, and the responses in the outstream.
     pub(crate) turns: Vec<(usize, usize)>,
     pub(crate) fate: ClientEnd,
 }
 
-/// In which rhythm it speaks.
+/// The rhythm of the requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rhythm {
     /// The next request when the last is answered.
@@ -88,7 +88,7 @@ impl Script {
         script
     }
 
-    /// The script of the one that the fault is about.
+    /// The script of the client that the fault affects.
     pub(crate) fn of_doom(fault: Fault, rng: &mut SmallRng) -> Self {
         let before = Request::Get(rng.random_range(1..2000));
         let requests = match fault {
@@ -105,8 +105,8 @@ impl Script {
         Self::of(&requests, Rhythm::InTurn, rng)
     }
 
-    /// The script of one that is answered otherwise by each life, behind answers of which enough is
-    /// recorded, and others that are short.
+    /// The script of a client that gets another response from each incarnation, behind responses with enough recorded
+    /// bytes, and other responses that are short.
     pub(crate) fn of_divergence(rng: &mut SmallRng) -> Self {
         let mut requests = vec![Request::Get(rng.random_range(1..9000))];
         let short = rng.random_range(0..5);
@@ -116,7 +116,7 @@ impl Script {
         Self::of(&requests, Rhythm::InTurn, rng)
     }
 
-    /// The script of one whose answer begins as always, and then is another one in each life.
+    /// The script of a client whose response begins as always, and then differs in each incarnation.
     pub(crate) fn of_late_divergence(rng: &mut SmallRng) -> Self {
         let requests = [
             Request::Get(rng.random_range(4096..30_000)),
@@ -125,7 +125,7 @@ impl Script {
         Self::of(&requests, Rhythm::Pipelined, rng)
     }
 
-    /// The same, and its client asks for more when it has heard that.
+    /// The same, and the client sends another request after the response.
     pub(crate) fn of_late_divergence_and_requests(rng: &mut SmallRng) -> Self {
         let first = [
             (
@@ -143,7 +143,7 @@ impl Script {
         script
     }
 
-    /// The script of one that goes on with its upload when it has heard the answer to that.
+    /// The script of a client that continues the upload after the response.
     pub(crate) fn of_early(rng: &mut SmallRng) -> Self {
         let before = Request::Get(rng.random_range(1..9000));
         let length = rng.random_range(1..100_000);
@@ -151,7 +151,7 @@ impl Script {
         Self::of(&[before, upload], Rhythm::InTurn, rng)
     }
 
-    /// Its client does nothing for a while when it has heard what it asked for, before it asks for more.
+    /// The client waits for a while after each response, before the next request.
     pub(crate) fn thinks_before_more(&mut self, rng: &mut SmallRng) {
         let steps = std::mem::take(&mut self.steps);
         for step in steps {
@@ -164,7 +164,7 @@ impl Script {
         }
     }
 
-    /// The script of one among several that take tickets from a server.
+    /// The script of a client among several that take tickets from a server.
     pub(crate) fn with_tickets(rng: &mut SmallRng) -> Self {
         let count = rng.random_range(1..8);
         let mut requests: Vec<Request> = (0..count)
@@ -248,7 +248,7 @@ impl Script {
             self.steps.push(ScriptStep::Await(at + answer.len()));
             rest = body;
         }
-        // In one piece, or in a few with pauses between.
+        // In a single piece, or in a few with pauses between.
         while !rest.is_empty() {
             let whole = rest.len() < 2 || rng.random_bool(0.6);
             let length = if whole {

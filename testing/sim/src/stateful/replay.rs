@@ -18,7 +18,7 @@ impl Stateful {
     ) -> Result<(), Interruption> {
         for _ in 0..system.rng.random_range(1..=system.replay_pace) {
             let Some(next) = self.replay_one(at, system.determinants)? else {
-                // What its clients lack is said for it when it has said that it waits.
+                // The recovery sends the output that clients lack after the server waits.
                 let length = system.determinants.len();
                 if !system.waits_for_logger || system.determinants.are_stable(length) {
                     self.stage = Stage::Waiting;

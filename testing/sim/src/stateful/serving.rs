@@ -83,7 +83,7 @@ impl Stateful {
         all.shuffle(system.rng);
         for number in all {
             if self.connections[number].closed || system.rng.random_bool(0.2) {
-                continue; // others come first
+                continue; // other connections come first
             }
             let Some(event) = self.look(number, system)? else {
                 continue;
@@ -122,7 +122,7 @@ impl Stateful {
         }
         let mut busy = false;
         for (handle, key) in new {
-            // The kernel keeps the SYN for who accepts it.
+            // The kernel keeps the SYN for accept.
             let Some(isn) = system.south.flow(&key).map(|flow| flow.client.isn) else {
                 continue;
             };

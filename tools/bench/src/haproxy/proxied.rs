@@ -1,4 +1,4 @@
-//! HAProxy and its two nginx.
+//! HAProxy with two nginx.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -64,19 +64,19 @@ impl<'a> Proxied<'a> {
         address(&self.hosts[0])
     }
 
-    /// Kills one of the nginx and starts it again at once.
+    /// Kills an nginx and restarts nginx on that host at once.
     pub(super) fn kill(&mut self, which: usize) -> Result<Instant> {
         let host = &self.hosts[1 + which];
         let at = Instant::now();
         kill_nginx(host)?;
-        // Its place is taken by the next one.
+        // The next nginx takes the name.
         drop(self.webs[which].take());
         self.webs[which] = Some(start_nginx(self.bench, host)?);
         Ok(at)
     }
 }
 
-/// Writes the configurations of their nginx.
+/// Writes the configuration of each nginx.
 pub(crate) fn prepare(bench: &Bench, webs: &[Host]) -> Result<()> {
     let testbed = &bench.stage.testbed;
     for web in webs {
@@ -91,7 +91,7 @@ pub(crate) fn prepare(bench: &Bench, webs: &[Host]) -> Result<()> {
     Ok(())
 }
 
-/// Returns when it listens.
+/// Starts nginx, and returns when nginx listens.
 pub(crate) fn start_nginx(bench: &Bench, host: &Host) -> Result<Process> {
     let testbed = &bench.stage.testbed;
     let directory = testbed.file(host.name());
@@ -110,8 +110,8 @@ fn address(host: &Host) -> SocketAddr {
     SocketAddr::new(host.address().ipv4().into(), PORT)
 }
 
-/// As quick to notice, and as ready to try again, as it can be (configuration.txt of HAProxy 2.6:
-/// `retry-on`, `observe`, `on-error`, `fastinter`). A second try at the same server waits as long as `timeout connect`.
+/// As quick to notice, and as ready to retry, as possible (configuration.txt of HAProxy 2.6: `retry-on`, `observe`,
+/// `on-error`, `fastinter`). A second try at the same server waits as long as `timeout connect`.
 pub(crate) fn configuration(listen: SocketAddr, webs: &[Host]) -> String {
     let mut text = format!(
         "global

@@ -1,5 +1,5 @@
-//! Who uses the service while servers are killed: some download all the time, each time over a new
-//! connection, others ask for something small now and then, over a connection that stays.
+//! The users of the service while servers are killed. Some download all the time, each time over a new connection.
+//! Others request a small object now and then, over a lasting connection.
 
 use std::io::Write as _;
 use std::net::{SocketAddr, TcpStream};
@@ -25,7 +25,7 @@ const USER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a failure.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// What the clients saw.
+/// The observations of the clients.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(super) downloads: usize,
@@ -36,9 +36,9 @@ pub(crate) struct Seen {
     pub(super) pauses: Vec<f64>,
     pub(super) requests: usize,
     pub(super) broken_requests: usize,
-    /// In milliseconds, of those that were answered.
+    /// The longest answered request, in milliseconds.
     pub(super) longest_wait: f64,
-    /// What went wrong with one of them.
+    /// The error of a failed download or request.
     pub(super) why: Option<String>,
 }
 
@@ -66,7 +66,7 @@ impl Users {
             over: Arc::clone(&over),
             threads: Vec::new(),
         };
-        // A thread is where it was started.
+        // A thread stays in the network namespace of the thread that started it.
         bench.stage.client.enter(|| {
             for _ in 0..USERS_OF_EACH_KIND {
                 let (stop, object) = (Arc::clone(&over), Arc::clone(&object));
@@ -81,7 +81,7 @@ impl Users {
         Ok(users)
     }
 
-    /// Lets them end, and counts. They go on for that long before.
+    /// Waits for `rest`, then ends the clients, and counts.
     pub(crate) fn finish(
         mut self,
         bench: &Bench,
@@ -140,7 +140,7 @@ impl Seen {
     }
 }
 
-/// Does it again and again until it is over.
+/// Repeats the download until the end.
 fn until(over: &AtomicBool, mut use_it: impl FnMut() -> Result<Duration>) -> Vec<Use> {
     let mut uses = Vec::new();
     while !over.load(Ordering::Relaxed) {
@@ -159,7 +159,7 @@ fn until(over: &AtomicBool, mut use_it: impl FnMut() -> Result<Duration>) -> Vec
     uses
 }
 
-/// Asks over one connection, and over a new one when that breaks.
+/// Sends requests over a lasting connection, and over a new connection after an error.
 fn asking(over: &AtomicBool, address: SocketAddr) -> Vec<Use> {
     let mut uses = Vec::new();
     let mut stream = None;
@@ -180,7 +180,7 @@ fn asking(over: &AtomicBool, address: SocketAddr) -> Vec<Use> {
     uses
 }
 
-/// Bytes of which each says where it is.
+/// Bytes that tell their own position: each word of 4 bytes is its index.
 fn object() -> Vec<u8> {
     let words = (0..u32::try_from(LARGE_OBJECT_BYTES / 4).unwrap_or(0)).map(u32::to_be_bytes);
     words.flatten().collect()
@@ -235,7 +235,7 @@ fn ask(stream: &mut Option<TcpStream>, address: SocketAddr) -> Result<Duration> 
     Ok(began.elapsed())
 }
 
-/// An answer's header, until it is whole.
+/// The header of a response, until the header is complete.
 #[derive(Default)]
 struct Answer {
     header: Vec<u8>,
@@ -243,7 +243,7 @@ struct Answer {
 }
 
 impl Answer {
-    /// What of these bytes is the body.
+    /// The part of `bytes` that belongs to the body.
     fn body<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8]> {
         if self.whole {
             return Ok(bytes);

@@ -38,10 +38,10 @@ impl Proxies {
         Ok(this)
     }
 
-    /// Starts all of it; returns when clients reach it, and the second proxy stands by.
+    /// Starts all parts; returns when clients reach the service, and the second proxy stands by.
     pub(super) fn start<'a>(&self, bench: &'a Bench) -> Result<Running<'a>> {
         for host in &self.proxies {
-            host.power_on()?; // whatever was before
+            host.power_on()?; // whatever a run before left
         }
         let [one, two] = &self.webs;
         let webs = [start_nginx(bench, one)?, start_nginx(bench, two)?];
@@ -65,12 +65,12 @@ impl Proxies {
     }
 }
 
-/// All that runs. Dropping it kills it.
+/// The running parts. A drop kills all of them.
 pub(super) struct Running<'a> {
     bench: &'a Bench,
     address: SocketAddr,
     configuration: PathBuf,
-    /// Who has the address is the first.
+    /// The host that has the address is the first.
     members: [Member; 2],
     _webs: [Process; 2],
 }
@@ -103,7 +103,7 @@ impl Running<'_> {
         off
     }
 
-    /// Gives it back, and starts what runs there; returns when it stands by.
+    /// Returns the power, and starts the processes of the host; returns when the host stands by.
     pub(super) fn come_back(&mut self) -> Result<()> {
         self.members[1].host.power_on()?;
         self.start_member(1)?;
@@ -114,7 +114,7 @@ impl Running<'_> {
     fn start_member(&mut self, which: usize) -> Result<()> {
         let testbed = &self.bench.stage.testbed;
         let host = self.members[which].host.clone();
-        // HAProxy listens on the address before it has come.
+        // HAProxy listens on the address before the address is up.
         host.sysctl("net.ipv4.ip_nonlocal_bind", "1")?;
         let file = |name: &str| testbed.file(&format!("{}-{name}", host.name()));
         let mut haproxy = host.command("haproxy");
@@ -161,8 +161,8 @@ impl Running<'_> {
     }
 }
 
-/// Both are the same, so that the address stays where it is when a host comes back (`nopreempt`). The
-/// neighbours are told at once, and again after a second.
+/// Both hosts have the same priority, so that the address stays when a host comes back (`nopreempt`). The neighbours
+/// get the announcement at once, and again after a second.
 fn keepalived(host: &str, address: IpAddr) -> String {
     let seconds = f64::from(ADVERT_MS) / 1e3;
     format!(

@@ -1,4 +1,4 @@
-//! What a command costs that does nothing.
+//! The cost of a command without work.
 
 use std::fs;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
         save(&tree, "to begin with", "")?;
         let watcher = Watcher::over(&tree, &bench.stage.testbed.programs.outlive, &[])?;
         watcher.has_finished(&bench.interrupt)?;
-        // Nothing of it was done before; then all of it.
+        // First no command has run before; then all have.
         for (more, remark) in [(&mut first, "first"), (&mut again, "again")] {
             watcher.is_saved_soon()?;
             save(&tree, &round.to_string(), remark)?;
@@ -57,7 +57,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Commands with that word, which tells them from others, and a remark, which does not.
+/// Commands with `word`, which makes a command new, and with a remark, which does not.
 fn save(tree: &Path, word: &str, remark: &str) -> Result<()> {
     let makefile = format!(
         "# {remark}\nall: $(addprefix x,$(shell seq {COMMAND_COUNT}))\nx%:\n\t@/bin/true $* {word}\n.PHONY: all\n"

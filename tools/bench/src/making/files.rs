@@ -1,4 +1,4 @@
-//! What opening and mandating costs, for each file, beside the paper's 18, 8, 8 and 31 ms.
+//! The cost of an open and of a commit (the paper's mandate), for each file, beside the paper's 18, 8, 8 and 31 ms.
 
 use std::fs;
 use std::path::Path;

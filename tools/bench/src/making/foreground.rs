@@ -1,4 +1,4 @@
-//! What whoever builds themselves notices of a watcher.
+//! The effect of a watcher on a build of the user.
 
 use std::process::{Child, Command};
 use std::thread;
@@ -12,9 +12,9 @@ use super::super::figure::{Aim, Figure};
 use super::seconds;
 use builds::{Tree, Watcher};
 
-/// What is built for all to see: it takes some seconds.
+/// The build of the user: some seconds.
 const OWN: &str = "lua";
-/// What is built unasked beside it: it takes much longer.
+/// The speculative build beside: much longer.
 const BESIDE: &str = "redis";
 /// Time after which plain make has read the makefiles.
 const MAKEFILE_TIME: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     let (own, beside) = (Tree::of(OWN, "own")?, Tree::of(BESIDE, "beside")?);
     let last = Tree::of(BESIDE, "last")?;
     let (mut disturbed, mut watched, mut idle) = (Vec::new(), Vec::new(), Vec::new());
-    // Once to have read it all.
+    // Once, so that all files are in the page cache.
     build(&own, Command::new("make"))?;
     for _ in 0..bench.rounds {
         bench.interrupt.check()?;
@@ -53,7 +53,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
         idle.push(with / alone);
 
         let alone = build(&own, Command::new("make"))?;
-        // It expects something else.
+        // The watcher expects another target.
         let watcher = Watcher::over(&own.directory, outlive, &["clean"])?;
         watcher.has_finished(&bench.interrupt)?;
         let mut make = Command::new(outlive);
@@ -93,7 +93,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     ])
 }
 
-/// Plain make, which comes after everything else: what that costs others is the least that anything can.
+/// Plain make at the lowest priority: no work in the background can cost others less.
 struct Last(Child);
 
 impl Last {
@@ -125,7 +125,7 @@ impl Drop for Last {
     }
 }
 
-/// How long it takes from nothing, seconds.
+/// The duration of a build from scratch, seconds.
 fn build(tree: &Tree, mut make: Command) -> Result<f64> {
     let mut clean = Command::new("make");
     seconds(clean.arg("clean").current_dir(&tree.directory))?;
@@ -134,7 +134,7 @@ fn build(tree: &Tree, mut make: Command) -> Result<f64> {
     seconds(make.current_dir(&tree.directory))
 }
 
-/// Until it does more than to read makefiles.
+/// Waits until the watcher does more than reading makefiles.
 fn has_begun(watcher: &Watcher) -> Result<()> {
     let began = Instant::now();
     while watcher.running()? < 2 {

@@ -1,4 +1,4 @@
-//! What others do on a save: `watchexec` runs make, `tup monitor` what its own rules say. Both for all to see.
+//! The rivals on a save: `watchexec` runs make, `tup monitor` runs the rules of tup. The effects of both are visible.
 
 use std::collections::BTreeMap;
 use std::fs::{self, OpenOptions};
@@ -16,12 +16,12 @@ use super::super::figure::Figure;
 use super::seconds;
 use builds::{Tree, Watcher};
 
-/// What is built: there are rules for tup for it.
+/// The built project: there are rules for tup.
 const PROJECT: &str = "lua";
 const SOURCES: &str = "src";
-/// What is compared where the same rules are gone by: the programs, and what they are put together of.
+/// The compared results, where the rules are the same: the programs and the library.
 const RESULTS: [&str; 3] = ["lua", "luac", "liblua.a"];
-/// What lua's makefile does for Linux.
+/// The rules of lua's makefile for Linux.
 const TUPFILE: &str = "\
 CFLAGS = -std=gnu99 -O2 -Wall -Wextra -DLUA_COMPAT_5_3 -DLUA_USE_LINUX
 : foreach *.c |> gcc $(CFLAGS) -c -o %o %f |> %B.o
@@ -40,7 +40,7 @@ enum Rival {
     Tup,
 }
 
-/// How long after a save it is asked for, in times that make takes.
+/// Time from a save to the request, as a multiple of make's time.
 const PAUSES: [(&str, f64); 2] = [("finished", 3.0), ("half_done", 0.5)];
 
 pub(crate) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
@@ -61,7 +61,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
                 append(&side.tree.header, &text)?;
                 thread::sleep(Duration::from_secs_f64(usual * times));
                 let asked = seconds(&mut side.question(bench));
-                // Two makes that are done at once in one tree, as with watchexec, may fail of each other.
+                // Two makes at once in the same tree, as with watchexec, may fail because of each other.
                 let may_fail = side.rival == Rival::Watchexec;
                 let took = if may_fail { asked.ok() } else { Some(asked?) };
                 let gained = gains.entry((side.rival, pause)).or_default();
@@ -72,7 +72,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
                     let wrong = wrong.entry(side.rival).or_default();
                     wrong.push(f64::from(u8::from(is_other)));
                 }
-                // What somebody else still does is not to be in the way of the next one.
+                // The rest of a rival's work must not disturb the next measurement.
                 thread::sleep(Duration::from_secs_f64(usual));
             }
         }
@@ -124,10 +124,10 @@ impl Rival {
     }
 }
 
-/// One who builds, and its tree.
+/// A rival, with the tree that the rival builds.
 struct Side {
     rival: Rival,
-    /// Ends before its tree does.
+    /// Declared first, so that the process ends before the tree is removed.
     _running: Running,
     tree: Tree,
 }
@@ -151,7 +151,7 @@ impl Side {
         let tree = Tree::of(PROJECT, rival.name())?;
         let programs = &bench.stage.testbed.programs;
         if rival != Rival::Tup {
-            // What is not about a save is not measured.
+            // The first build is not after a save, and so is not measured.
             seconds(make(&tree.directory).args(tree.arguments))?;
         }
         let running = match rival {
@@ -225,7 +225,7 @@ fn append(path: &PathBuf, text: &str) -> Result<()> {
     Ok(file.write_all(text.as_bytes())?)
 }
 
-/// Whether what was built in one is not what was built in the other.
+/// Whether the results in one tree differ from the results in the other tree.
 fn other_results(one: &Path, other: &Path) -> Result<bool> {
     for name in RESULTS {
         let read = |tree: &Path| fs::read(tree.join(SOURCES).join(name));

@@ -1,5 +1,5 @@
-//! An image takes the place of the record: what its clients notice of that, how large both are, and how soon a dead
-//! server is back with the one and with the other.
+//! A checkpoint replaces the determinant log: the pause for the clients, the size of image and log, and the recovery
+//! time from image and from log.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -24,10 +24,10 @@ const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time for which a client is watched without a checkpoint.
 const BASELINE_TIME: Duration = Duration::from_secs(3);
 
-/// What redis holds.
+/// The content of redis.
 struct Load {
     name: &'static str,
-    /// What redis-benchmark is told.
+    /// The arguments for redis-benchmark.
     keys: &'static str,
     length: &'static str,
     commands: &'static str,
@@ -156,7 +156,7 @@ fn fill(bench: &Bench, load: &Load) -> Result<()> {
     on_client(bench, "redis-benchmark", &arguments).map(drop)
 }
 
-/// What is missing until a checkpoint is due is said at once.
+/// Sends the bytes that are missing until a checkpoint is due, at once.
 fn overflow(bench: &Bench, at: u64, record: u64) -> Result<()> {
     let missing = at.checked_sub(record);
     let missing = missing.with_context(|| format!("{record} bytes are more than {at}"))?;
@@ -177,7 +177,7 @@ fn overflow(bench: &Bench, at: u64, record: u64) -> Result<()> {
     Ok(())
 }
 
-/// Kills it, and waits until it is back: milliseconds.
+/// Kills the server, and waits for the end of the recovery: milliseconds.
 fn live(subject: &mut Subject<'_>) -> Result<f64> {
     thread::sleep(DEATH_INTERVAL);
     let event: Value = kill(subject)?;
@@ -187,7 +187,8 @@ fn live(subject: &mut Subject<'_>) -> Result<f64> {
     Ok(live)
 }
 
-/// What is done while a client counts, and the longest that this one waits, in milliseconds.
+/// Runs `what` while a client counts. Returns the longest wait of the client, in milliseconds, and the result of
+/// `what`.
 fn watched<T>(bench: &Bench, what: impl FnOnce() -> Result<T>) -> Result<(f64, T)> {
     let to = bench.stage.address(PORT);
     let stream = bench.stage.client.enter(|| TcpStream::connect(to))??;

@@ -21,10 +21,11 @@ const MODES: [(Mode, &str); 4] = [
 /// Least part of the plain speed.
 const AIM_RATIO: f64 = 0.85;
 
-/// Messages a second from one client through mosquitto to another, each confirmed to who sent it: as mosquitto comes,
-/// and where neither it nor its clients hold a message back until the one before is acknowledged (Nagle's algorithm,
-/// RFC 1122 4.2.3.4). With that both sides now and then wait for each other's acknowledgement until it is late by 40
-/// ms, more or less often by the least difference in time, and that is more than what is to be measured.
+/// Messages a second from a client through mosquitto to another client, each confirmed to the sender. First as
+/// mosquitto comes; then without Nagle's algorithm (RFC 1122 4.2.3.4) in mosquitto and the clients. With Nagle's
+/// algorithm a side holds a message back until the message before is acknowledged. Now and then both sides then wait
+/// for a delayed acknowledgement, 40 ms. Small differences in time change how often, and that effect is larger than
+/// the measured cost.
 pub(crate) fn messages(bench: &Bench) -> Result<Vec<Figure>> {
     let mut figures = sent(bench, "north.mosquitto", "", "")?;
     let at_once = ("set_tcp_nodelay true\n", " --nodelay");
@@ -48,8 +49,8 @@ fn sent(bench: &Bench, name: &str, configured: &str, option: &str) -> Result<Vec
     let command = ["mosquitto", "-c"].map(Into::into);
     let command = command.into_iter().chain([config.into()]).collect();
     let server = Server::of(command, PORT).pinned();
-    // `mosquitto_pub -l` ends with the acknowledgement of the packet id of its last line. Ids have 16 bits, so that of
-    // more lines than these it drops those that are not acknowledged the first time that id is.
+    // `mosquitto_pub -l` ends with the acknowledgement of the packet id of the last line. Ids have 16 bits. With more
+    // lines, the first acknowledgement of that id ends the program, and unacknowledged lines are lost.
     let count = bench.size("60000", "20000");
     let heard = bench.stage.file("heard");
     let script = CONVERSATION
@@ -72,7 +73,7 @@ fn sent(bench: &Bench, name: &str, configured: &str, option: &str) -> Result<Vec
     Ok(compared(name, &runs, &how))
 }
 
-/// Who has subscribed is told of a message that is there already. What it then takes is printed, in seconds.
+/// A retained message tells that the subscription is ready. The script then prints the duration, in seconds.
 const CONVERSATION: &str = "
 mosquitto_pub PLACE -t bench -q 1 -r -m ready
 stdbuf -oL mosquitto_sub PLACE -t bench -q 1 -C $((COUNT + 1)) >HEARD &
@@ -120,7 +121,7 @@ pub(crate) fn tls(bench: &Bench) -> Result<Vec<Figure>> {
     Ok(compared("north.tls", &runs, &how))
 }
 
-/// Speeds, and what they are of the plain one.
+/// Speeds, and the ratio of each to the plain speed.
 fn compared(name: &str, runs: &[Vec<[f64; 1]>], how: &str) -> Vec<Figure> {
     let plain = column(&runs[0], 0);
     let mut figures = Vec::new();

@@ -1,5 +1,5 @@
-//! The power goes where a server with state runs: how soon another host has what it had, replayed then, or followed
-//! before.
+//! Power-off of the host of a server with state: the time until another host has the state, by a cold or a hot
+//! standby.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -15,18 +15,18 @@ use crate::Bench;
 use crate::figure::{Aim, Figure, column};
 use crate::takeover::{Hosts, Pair, Served, address, now};
 
-/// What the issue asks of a host that has followed, milliseconds from the other's death.
+/// The required time of a hot standby, milliseconds from the death of the other host.
 const AIM_MS: f64 = 100.0;
 const BOUND: &str = "the lease must be over before another host may speak, and that is most of it";
 /// The lease is short when the holder has asked steadily for a while, milliseconds: the shortest by default is 50.
 const SHORT_LEASE_MS: f64 = 50.0;
 /// How long that may take.
 const UNTIL_STEADY: Duration = Duration::from_secs(90);
-/// A shorter lease, milliseconds. It has to be stable for a minute, with all hosts on two processors.
+/// A shorter lease, milliseconds. The lease must be stable for a minute, with all hosts on two processors.
 const SHORT_LEASE: u64 = 40;
 const SHORT_BOUND: &str =
     "besides the lease: client, two hosts and the logger share two processors";
-/// The standby has caught up when it is no further behind than what the watching client causes at any time.
+/// The standby has caught up when the lag is at most the traffic of the watching client at any time.
 const CAUGHT_UP_BYTES: u64 = 10_000;
 /// Longest time of a replay.
 const REPLAY_TIMEOUT: Duration = Duration::from_secs(60);
@@ -67,8 +67,8 @@ fn start<'a>(bench: &'a Bench, hosts: &Hosts, hot: bool, lease: Option<u64>) -> 
     Pair::start(bench, hosts, &Served::Redis { hot }, lease)
 }
 
-/// Milliseconds since the power went: until another host may speak, until it serves, and the longest that a client
-/// waited.
+/// Milliseconds since the power-off: until another host may send, until that host serves, and the longest wait of a
+/// client.
 type Times = [f64; 3];
 
 fn power_offs(
@@ -95,7 +95,7 @@ fn power_offs(
     Ok(runs)
 }
 
-/// Returns when the standby's server has done what the other's has.
+/// Returns when the standby's server has replayed the log of the other server.
 fn await_follower(bench: &Bench, pair: &Pair<'_>) -> Result<()> {
     let began = Instant::now();
     while pair.status(1)?["replica"]["lag_bytes"]
@@ -171,8 +171,7 @@ fn times(pair: &mut Pair<'_>) -> Result<[f64; 2]> {
     ])
 }
 
-/// Counts, and returns the longest that it has waited for an answer, in milliseconds. None may be missing or come
-/// twice.
+/// Counts, and returns the longest wait for a response, in milliseconds. No response may be missing or come twice.
 pub(super) fn count(stream: TcpStream, ends: &AtomicBool) -> Result<f64> {
     stream.set_read_timeout(Some(REPLAY_TIMEOUT))?;
     let mut answers = BufReader::new(stream.try_clone()?);

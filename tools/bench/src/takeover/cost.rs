@@ -1,4 +1,4 @@
-//! What it costs that somebody stands by: the same traffic without and with a standby.
+//! The cost of a standby: the same traffic without and with a standby.
 
 use anyhow::Result;
 
@@ -10,10 +10,10 @@ use crate::traffic::{curl, wrk};
 const BOUND: &str = "each packet that leaves is compared with the clock; three times in a lease a message goes \
      to the logger and back";
 
-/// Each takes a second or two: too short for one alone to say what some packets more cost.
+/// A sample takes a second or two: too short for a single sample to show the cost of a few more packets.
 const RUNS_PER_SAMPLE: usize = 5;
 
-/// Of so many measurements in a row.
+/// The median of [`RUNS_PER_SAMPLE`] measurements in a row.
 fn median(measure: impl Fn() -> Result<f64>) -> Result<f64> {
     let mut all = (0..RUNS_PER_SAMPLE)
         .map(|_| measure())

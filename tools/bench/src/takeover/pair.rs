@@ -1,4 +1,4 @@
-//! A service on two hosts, at an address that is no host's own: one serves, the other stands by.
+//! A service on two hosts, at an address that belongs to neither host: an active host and a standby.
 
 use std::ffi::OsString;
 use std::fs;
@@ -27,11 +27,11 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 /// The name of the second host.
 const OTHER: &str = "other";
 
-/// The hosts that can serve: the stage's server, and another one with the same two links.
+/// The hosts that can serve: the stage's server, and another host with the same two links.
 pub(crate) struct Hosts([Host; 2]);
 
 impl Hosts {
-    /// They stay for the next measurement.
+    /// Adds the second host, or finds the host of an earlier measurement.
     pub(crate) fn of(bench: &Bench) -> Result<Self> {
         let lab = &bench.stage.testbed.lab;
         let there = lab.hosts().into_iter().find(|host| host.name() == OTHER);
@@ -54,10 +54,10 @@ pub(crate) fn address() -> Result<SocketAddr> {
     Ok(SocketAddr::new(Address::new(0, 100)?.ipv4().into(), PORT))
 }
 
-/// What is served.
+/// The protected server.
 pub(crate) enum Served {
     Nginx,
-    /// With its state, and a standby that follows or does not.
+    /// redis with state, and a hot or a cold standby.
     Redis {
         hot: bool,
     },
@@ -65,7 +65,7 @@ pub(crate) enum Served {
     Own(&'static str),
 }
 
-/// The service, with its logger. Dropping it kills it.
+/// The service, with the logger. A drop kills all processes.
 pub(crate) struct Pair<'a> {
     bench: &'a Bench,
     arguments: Vec<OsString>,
@@ -89,8 +89,8 @@ struct Run {
 }
 
 impl<'a> Pair<'a> {
-    /// Starts a logger that grants leases of so many milliseconds, or as it sees fit, and the service on the first
-    /// host; returns when it is protected. Nobody stands by.
+    /// Starts a logger that grants leases of `lease_ms` milliseconds, or adaptive leases, and the service on the first
+    /// host. Returns when the service is protected. No standby runs.
     pub(crate) fn start(
         bench: &'a Bench,
         hosts: &Hosts,
@@ -136,13 +136,13 @@ impl<'a> Pair<'a> {
         Ok(pair)
     }
 
-    /// The other host stands by from now on, and the one that serves knows it.
+    /// Starts the standby on the other host; returns when the active host knows the standby.
     pub(crate) fn stand_by(&mut self) -> Result<()> {
         self.start_member(1, "standby")?;
         self.await_standby()
     }
 
-    /// Returns when the other host stands by, and the one that serves knows it.
+    /// Returns when the other host stands by, and the active host knows the standby.
     pub(crate) fn await_standby(&mut self) -> Result<()> {
         self.wait_for(1, "standby_started")?;
         loop {
@@ -152,7 +152,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Takes the power from the host that serves; the other one is to serve.
+    /// Takes the power from the active host; the other host is to serve.
     pub(crate) fn power_off(&mut self) -> Result<()> {
         let off = power_off(&self.members[0].host);
         self.members[0].life = None;
@@ -160,8 +160,8 @@ impl<'a> Pair<'a> {
         off
     }
 
-    /// Gives it back: that host stands by. The hosts of a lab share kernel and files: what a restart would have
-    /// emptied is removed by hand.
+    /// Returns the power: that host becomes the standby. The hosts of a lab share kernel and files, so the call
+    /// removes by hand the files that a reboot would have removed.
     pub(crate) fn come_back(&mut self) -> Result<()> {
         self.members[1].host.power_on()?;
         self.clean(1)?;
@@ -175,7 +175,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// `outlive switchover`: the other host serves when it returns, and this one stands by soon.
+    /// `outlive switchover`: the other host serves when the call returns, and this host stands by soon.
     pub(crate) fn hand_over(&mut self) -> Result<Value> {
         let output = self.outlive("switchover", 0).output()?;
         ensure!(output.status.success(), "`outlive switchover`: {output:?}");
@@ -183,7 +183,7 @@ impl<'a> Pair<'a> {
         self.wait_for(0, "serving")
     }
 
-    /// How many milliseconds of the lease are left to the host that serves, as it says. `None`: it does not.
+    /// Milliseconds of the lease that are left, as the active host reports. `None`: no report.
     pub(crate) fn lease_left(&self) -> Result<Option<f64>> {
         let status = self.status(0)?;
         let words = status["lease"].as_str().unwrap_or_default();
@@ -193,7 +193,7 @@ impl<'a> Pair<'a> {
         Ok(left.and_then(|(left, _)| left.parse().ok()))
     }
 
-    /// What `outlive status --json` says on the host that serves (0), or stands by (1).
+    /// The output of `outlive status --json` on the active host (0), or on the standby (1).
     pub(crate) fn status(&self, which: usize) -> Result<Value> {
         let output = self.outlive("status", which).arg("--json").output()?;
         let said = String::from_utf8_lossy(&output.stdout);
@@ -224,7 +224,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Whether a host that was to serve has fallen silent while it lived: its lease was not prolonged in time.
+    /// Whether an active host was superseded while the host lived: the lease was not renewed in time.
     pub(crate) fn has_moved(&self) -> Result<bool> {
         let lives = self.members.iter().filter_map(|one| one.life.as_ref());
         let events = lives.map(|life| life.events.all());
@@ -238,7 +238,7 @@ impl<'a> Pair<'a> {
         life.events.all()
     }
 
-    /// What the present lives of both say of connections that were not protected or were lost.
+    /// Events of the present runs of both hosts about connections that were unprotected or reset.
     pub(crate) fn complaints(&self) -> Result<Vec<String>> {
         let mut all = Vec::new();
         for member in &self.members {
@@ -282,7 +282,7 @@ impl<'a> Pair<'a> {
         Ok(())
     }
 
-    /// Stops both with SIGTERM, who stands by first: else it would serve.
+    /// Stops both hosts with SIGTERM, the standby first: otherwise the standby would take over.
     pub(crate) fn stop(mut self) -> Result<()> {
         for which in [1, 0] {
             match &self.members[which].life {
@@ -292,7 +292,7 @@ impl<'a> Pair<'a> {
                     let host = self.members[which].host.name();
                     ensure!(ended.is_some(), "outlive on {host} does not end on SIGTERM");
                 }
-                // It has lost its power, and not come back.
+                // The host has lost power, and has not come back.
                 None => self.clean(which)?,
             }
         }

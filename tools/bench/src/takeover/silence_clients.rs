@@ -1,6 +1,5 @@
-//! Two clients that measure by their own clock for how long they hear nothing: one downloads, so that the
-//! server speaks all the time; one asks for something small again and again, so that what it has asked may
-//! have to be said again.
+//! Two clients that measure the longest silence by their own clock. One client downloads, so that the server sends all
+//! the time. The other client requests a small object again and again, so that requests may need a retransmission.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -15,7 +14,7 @@ use crate::Bench;
 use crate::clients::read_some;
 use crate::stage::{SMALL_OBJECT_BYTES, limit};
 
-/// Rate of the client's link, bit/s: so low that the programs on that host are not busy.
+/// Rate of the client's link, bit/s: low enough that the programs on that host are not busy.
 const LINK_RATE: u64 = 100_000_000;
 /// Bytes that the download has read when the run begins.
 const DOWNLOAD_START_BYTES: usize = 256 << 10;
@@ -30,7 +29,7 @@ pub(crate) const WHAT: &str = "the client's link has 100 Mbit/s; one connection 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Silences {
     pub(crate) download: f64,
-    /// From a request to the end of its answer.
+    /// From a request to the end of the response.
     pub(crate) request: f64,
 }
 
@@ -42,7 +41,7 @@ pub(crate) struct Watchers<'a> {
 }
 
 impl<'a> Watchers<'a> {
-    /// Starts them; returns when both are served.
+    /// Starts both clients; returns when both are served.
     pub(crate) fn start(bench: &'a Bench, address: SocketAddr) -> Result<Self> {
         bench.stage.sparse("www/large", 1 << 40)?;
         limit(&bench.stage.client, Some(LINK_RATE))?;
@@ -51,7 +50,7 @@ impl<'a> Watchers<'a> {
             over: Arc::new(AtomicBool::new(false)),
             clients: Vec::new(),
         };
-        // A thread is where it was started.
+        // A thread stays in the network namespace of the thread that started it.
         bench.stage.client.enter(|| -> Result<()> {
             let stream = begin_download(connect(address)?)?;
             let over = Arc::clone(&watchers.over);
@@ -65,10 +64,10 @@ impl<'a> Watchers<'a> {
         Ok(watchers)
     }
 
-    /// Lets them end.
+    /// Ends both clients.
     ///
     /// # Errors
-    /// One of them was broken, or heard what it should not.
+    /// A connection broke, or a client received wrong bytes.
     pub(crate) fn finish(mut self) -> Result<Silences> {
         self.over.store(true, Ordering::Relaxed);
         let heard = self.clients.drain(..).map(|client| {
@@ -103,7 +102,7 @@ fn connect(address: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Asks for more than there is time for, and reads its beginning.
+/// Requests more than the time allows, and reads the beginning.
 fn begin_download(mut stream: TcpStream) -> Result<TcpStream> {
     stream.write_all(b"GET /large HTTP/1.1\r\nHost: bench\r\n\r\n")?;
     let mut beginning = vec![0; DOWNLOAD_START_BYTES];

@@ -6,10 +6,10 @@ use anyhow::{Context, Result};
 use lab::pcap::Packet;
 use serde_json::Value;
 
-/// No event, but told by `serving`: so long after `restored`.
+/// Not an event: `serving` has the time since `restored`.
 const CLEARED: &str = "cleared";
 
-/// A step, the event at its end, and what it is; it begins where the one before ends.
+/// A step, the event at the end, and a description. A step begins where the step before ends.
 pub(super) const STEPS: [(&str, &str, &str); 7] = [
     (
         "detection",
@@ -82,7 +82,7 @@ impl Steps {
         self.0[STEPS.len() - 1]
     }
 
-    /// From the server's start until all of it is replayed.
+    /// From the server's start to the end of the replay.
     pub(super) fn replay(self) -> f64 {
         self.live() - self.0[STEPS.len() - 2]
     }
@@ -94,8 +94,8 @@ pub(crate) fn now() -> f64 {
     now.unwrap_or_default().as_secs_f64()
 }
 
-/// When the neighbours were told first after `power_off` that an address has come, in milliseconds since
-/// then: an ARP packet in which the sender asks for its own address (RFC 5227 3).
+/// The first announcement of an address to the neighbours after `power_off`, in milliseconds: an ARP packet in which
+/// the sender asks for the sender's own address (RFC 5227 3).
 pub(super) fn announced(packets: &[Packet], power_off: f64) -> Option<f64> {
     let since = Duration::try_from_secs_f64(power_off).ok()?;
     let first = packets

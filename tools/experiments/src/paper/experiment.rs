@@ -1,4 +1,4 @@
-//! The paper's experiments: which there are, and how one is run.
+//! The paper's experiments, and the measurement of a row.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use harness::task::{Interrupt, Programs};
 const STALL_LIMIT: Duration = Duration::from_secs(20);
 /// An upload that takes longer has a reason for that.
 const SLOW_UPLOAD: Duration = Duration::from_millis(1500);
-/// An answer to a SYN that takes longer is not the first one.
+/// A later response to a SYN answers a retransmitted SYN.
 const LATE_ANSWER_SECONDS: f64 = 0.5;
 /// Number of stalls after which a strategy is not tried again.
 const STALL_COUNT: usize = 3;
@@ -54,7 +54,7 @@ impl Layout {
         }
     }
 
-    /// Which of them the logger is on.
+    /// The subnet of the logger.
     pub(super) fn log_subnet(self) -> u8 {
         u8::from(self != Self::Shared)
     }
@@ -93,13 +93,13 @@ impl Strategy {
         }
     }
 
-    /// What the server sets SO_RCVBUF to, in bytes.
+    /// The server's SO_RCVBUF, in bytes.
     pub(super) fn receive_buffer(self) -> Option<usize> {
         (self == Self::Lazy64k).then_some(65_536)
     }
 }
 
-/// What came of the runs of one row.
+/// The runs of a row.
 pub(super) struct Row {
     pub(super) layout: Layout,
     pub(super) strategy: Strategy,
@@ -109,12 +109,12 @@ pub(super) struct Row {
     pub(super) runs: Vec<Upload>,
     /// How many did not.
     pub(super) failed: usize,
-    /// Why the first of them did not.
+    /// The error of the first failed run.
     pub(super) why: Option<String>,
 }
 
 impl Row {
-    /// One line through the points of all runs, as the paper does it: bytes per second.
+    /// A line through the points of all runs, as in the paper: bytes per second.
     pub(super) fn line(&self) -> Option<Line> {
         let points = self.runs.iter().flat_map(|run| &run.acknowledged);
         Line::through(&points.copied().collect::<Vec<_>>())
@@ -138,7 +138,7 @@ impl Row {
         Some(Mean::of(&all.collect::<Vec<_>>())?.deviation)
     }
 
-    /// Outstream packets of all runs together, without those that open the connections.
+    /// Outstream packets of all runs together, without the packets that open the connections.
     pub(super) fn acks(&self) -> usize {
         self.ack_counts().sum()
     }
@@ -159,8 +159,8 @@ impl Row {
         number(again) / number(self.runs.len().max(1))
     }
 
-    /// Runs whose SYN was answered late: the first answer was lost, and TCP tries again after a
-    /// second. It is in the paper's measure, which counts from the SYN, but no throughput.
+    /// Runs with a late response to the SYN: the first response was lost, and TCP tries again after a second. The
+    /// paper's measure includes this second, because the measure counts from the SYN, but the second is no throughput.
     pub(super) fn opened_late(&self) -> usize {
         let first = |run: &&Upload| {
             run.acknowledged
@@ -170,7 +170,7 @@ impl Row {
         self.runs.iter().filter(first).count()
     }
 
-    /// The runs in the order of the time that they took.
+    /// The runs in the order of duration.
     pub(super) fn by_speed(&self) -> Vec<&Upload> {
         let mut runs: Vec<_> = self.runs.iter().collect();
         let end = |run: &Upload| run.acknowledged.last().map_or(0.0, |(at, _)| *at);
@@ -179,14 +179,14 @@ impl Row {
     }
 }
 
-/// What is to be measured.
+/// The measurements to do.
 pub(super) struct Plan {
     pub(super) strategies: Vec<Strategy>,
     pub(super) each_frame: Vec<bool>,
     pub(super) runs: usize,
 }
 
-/// Measures the rows of one layout.
+/// Measures the rows of a layout.
 pub(super) fn measure(
     layout: Layout,
     plan: &Plan,
@@ -205,7 +205,7 @@ fn rows(stage: &Stage, layout: Layout, plan: &Plan) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for &each_frame in &plan.each_frame {
         for &strategy in &plan.strategies {
-            // There is no logger in it.
+            // The clean row has no logger.
             if strategy == Strategy::Clean && each_frame && plan.each_frame.len() > 1 {
                 continue;
             }
@@ -252,8 +252,8 @@ fn row(
         failed: 0,
         why: None,
     };
-    // One that is not measured, so that every run finds neighbours and paths known. What it
-    // comes to is told nonetheless.
+    // An upload that is not measured, so that every run finds known neighbours and paths. The outcome is reported all
+    // the same.
     let began = Instant::now();
     let first = transfer(stage);
     let took = began.elapsed();
@@ -281,7 +281,7 @@ fn row(
     Ok(row)
 }
 
-/// One upload with its capture. The inner error is the upload's, the outer our own.
+/// An upload with a capture. The inner error is the upload's, the outer error is the experiment's.
 fn upload(stage: &Stage) -> Result<Result<Upload>> {
     let capture = stage.client.capture(&format!("tcp port {PORT}"))?;
     let sent = transfer(stage);

@@ -1,10 +1,9 @@
-//! What the paper says: Tables I to V of ft-tcp-infocom-2001. Throughput is in KB/s, for which
-//! it does not say how many bytes that is.
+//! The paper's figures: Tables I to V of ft-tcp-infocom-2001. Throughput is in KB/s; the paper does not define KB.
 
 use super::experiment::{Layout, Strategy};
 
-/// A row of Tables I to III: throughput (KB/s) and its error bound, latency (ms) and its error
-/// bound, and acknowledgements in the 12 runs.
+/// A row of Tables I to III: throughput (KB/s) with error bound, latency (ms) with error bound, and acknowledgements
+/// in the 12 runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Row {
     pub(super) throughput: f64,
@@ -33,8 +32,8 @@ const fn row(
     }
 }
 
-/// Tables I to III. Of the Basic strategy the paper says only that it is "often unable to
-/// sustain a bulk-transfer connection".
+/// Tables I to III. For the Basic strategy the paper has only the words "often unable to sustain a bulk-transfer
+/// connection".
 // An error bound of 3.14 ms is not π.
 #[allow(clippy::approx_constant)]
 pub(super) fn table(layout: Layout, strategy: Strategy) -> Option<Row> {
@@ -58,8 +57,8 @@ pub(super) fn table(layout: Layout, strategy: Strategy) -> Option<Row> {
     })
 }
 
-/// Table IV: throughput (KB/s) without Nagle's algorithm on the logger's acknowledgements.
-/// With it, it is that of Tables I to III.
+/// Table IV: throughput (KB/s) without Nagle's algorithm on the logger's acknowledgements. Tables I to III have the
+/// throughput with Nagle's algorithm.
 pub(super) fn nagle_off(layout: Layout, strategy: Strategy) -> Option<f64> {
     use Layout::{Equal, FastLog, Shared};
     use Strategy::{Basic, Clean, Conditional, Eager, Lazy, Lazy64k};
@@ -81,7 +80,7 @@ pub(super) fn nagle_off(layout: Layout, strategy: Strategy) -> Option<f64> {
     })
 }
 
-/// A row of Table V: restart and replay, in milliseconds, each with its error bound.
+/// A row of Table V: restart and replay, in milliseconds, each with an error bound.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Recovery {
     pub(super) restart: f64,

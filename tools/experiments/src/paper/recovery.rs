@@ -18,7 +18,7 @@ const BACKOFF_RESET_TIME: Duration = Duration::from_millis(1050);
 /// Where the logger is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LoggerPlace {
-    /// The paper's name for it.
+    /// The paper's name of the place.
     pub(super) name: &'static str,
     layout: Layout,
     protection: Protection,
@@ -43,7 +43,7 @@ pub(super) const LOGGER_PLACES: [LoggerPlace; 3] = [
     },
 ];
 
-/// The recoveries of one place, in milliseconds.
+/// The recoveries with the logger in a place, in milliseconds.
 pub(super) struct Recoveries {
     pub(super) place: LoggerPlace,
     /// From the detection of the death until the connection is spliced onto the new process.

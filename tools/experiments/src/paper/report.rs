@@ -222,14 +222,14 @@ impl Report {
     }
 }
 
-/// What differs from the paper's laboratory, and how to read the tables.
+/// The differences from the paper's laboratory, and how to read the tables.
 const METHOD: &str = include_str!("method.md");
 
 fn throughput(row: &Row) -> Option<f64> {
     Some(row.line()?.slope / BYTES_PER_KB)
 }
 
-/// What was measured, as the cells of a table.
+/// The measured values, as the cells of a table.
 fn measured(row: &Row, clean: Option<f64>) -> String {
     let Some(line) = row.line() else {
         let why = row.why.as_deref().unwrap_or("no run ended well");
@@ -258,7 +258,7 @@ fn measured(row: &Row, clean: Option<f64>) -> String {
     )
 }
 
-/// What the paper has, as the cells of a table.
+/// The paper's values, as the cells of a table.
 fn paper(layout: Layout, strategy: Strategy) -> String {
     published::table(layout, strategy).map_or("*often stalls* | | | ".to_owned(), |row| {
         format!(

@@ -1,9 +1,9 @@
-//! The paper's three machines and its Ethernets.
+//! The paper's three machines and Ethernets.
 //!
-//! An Ethernet of 1999 is one medium: what its hosts send together is at most its rate, and
-//! their acknowledgements compete with the data. So each of the paper's Ethernets is a shared
-//! medium of the lab here, and each interface on it sends at most at that rate. Nothing
-//! collides in the lab, so its Ethernets carry more than real ones did.
+//! An Ethernet of 1999 is a single medium: all hosts together send at most at the medium's rate, and acknowledgements
+//! compete with the data. So each of the paper's Ethernets is a shared medium of the lab here, and each interface
+//! sends at most at that rate. The lab has no collisions, and so the lab's Ethernets carry more than real Ethernets
+//! did.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -57,7 +57,7 @@ impl Stage {
             lab.add_link(&server, "eth1", Address::new(layout.log_subnet(), 2)?)?;
         }
         for host in [&client, &server, &logger] {
-            // What one run learns of a path must not help the next.
+            // A run must not use the path metrics of the run before.
             host.sysctl("net.ipv4.tcp_no_metrics_save", "1")?;
             // The paper's congestion control, near enough, and on every machine the same.
             host.sysctl("net.ipv4.tcp_congestion_control", "reno")?;
@@ -82,7 +82,7 @@ impl Stage {
         SocketAddr::new(self.server.address().ipv4().into(), PORT)
     }
 
-    /// Starts a logger on its host, which acknowledges every frame by itself if told so.
+    /// Starts a logger on the logger's host; with `each_frame` the logger acknowledges every frame.
     pub(super) fn start_logger(&self, each_frame: bool) -> Result<Process> {
         let more: &[&str] = if each_frame {
             &["--ack-each-frame"]
@@ -92,7 +92,7 @@ impl Stage {
         self.testbed.start_logger(&self.logger, more)
     }
 
-    /// Starts the server that discards what it gets, protected by what the strategy says.
+    /// Starts the server that discards all input, protected by the strategy.
     pub(super) fn start_server(&self, strategy: Strategy, with: &Protection) -> Result<Server> {
         let address = self.address().to_string();
         let Programs {
@@ -130,7 +130,7 @@ impl Stage {
         Ok(Server { process, events })
     }
 
-    /// Connects the client, which is given so long for each thing it does.
+    /// Connects the client. `limit` is the timeout of each call.
     pub(super) fn connect(&self, limit: Duration) -> Result<TcpStream> {
         let address = self.address();
         let stream = self
@@ -141,8 +141,7 @@ impl Stage {
         Ok(stream)
     }
 
-    /// Waits until the client has nothing to send any more, and nothing that is not
-    /// acknowledged.
+    /// Waits until all data of the client is sent and acknowledged.
     pub(super) fn await_acknowledged(&self, stream: &TcpStream, limit: Duration) -> Result<()> {
         let port = stream.local_addr()?.port();
         let deadline = Instant::now() + limit;
@@ -165,7 +164,7 @@ impl Stage {
     }
 }
 
-/// Sends the paper's upload as fast as it can.
+/// Sends the paper's upload at full speed.
 pub(super) fn send(stream: &mut TcpStream) -> Result<()> {
     let chunk = [b'x'; 8192];
     for _ in 0..UPLOAD_BYTES as usize / chunk.len() {
@@ -174,7 +173,7 @@ pub(super) fn send(stream: &mut TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// Ends it, and hears from the server how much it was.
+/// Ends the upload, and reads the server's count of bytes.
 pub(super) fn finish(mut stream: &TcpStream) -> Result<()> {
     stream.shutdown(Shutdown::Write)?;
     let mut answer = String::new();
@@ -186,8 +185,8 @@ pub(super) fn finish(mut stream: &TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// Bytes in the send queue of the calling thread's host's socket at that port; `None` when it
-/// is gone, as one is whose last byte was acknowledged.
+/// Bytes in the send queue of the socket at that port, on the calling thread's host. `None` when the socket is gone,
+/// as happens after the acknowledgement of the last byte.
 fn unacknowledged(port: u16) -> Option<u64> {
     let table = fs::read_to_string("/proc/thread-self/net/tcp").ok()?;
     let local = format!(":{port:04X}");
@@ -216,13 +215,13 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Kills the server and waits until it serves again.
+    /// Kills the server and waits until the server serves again.
     pub(super) fn kill(&mut self, interrupt: &Interrupt) -> Result<serde_json::Value> {
         kill_process(self.events.server_pid()?, Signal::KILL)?;
         self.events.wait_for("serving", STEP_TIMEOUT, interrupt)
     }
 
-    /// Stops it, however it is.
+    /// Stops the server in any state.
     pub(super) fn stop(self) -> Result<()> {
         self.process.kill(Signal::TERM)?;
         let ended = self.process.wait_with_timeout(STEP_TIMEOUT)?;

@@ -1,5 +1,5 @@
-//! The statistics of the paper: least squares with its coefficient of determination, and 95 %
-//! intervals by Student's t.
+//! The statistics of the paper: least squares with the coefficient of determination, and 95 % intervals by Student's
+//! t.
 
 /// Half the width of the 95 % interval in standard errors, by degrees of freedom from 1 to 10.
 const T_TABLE: [f64; 10] = [
@@ -8,19 +8,18 @@ const T_TABLE: [f64; 10] = [
 /// The same for the normal distribution.
 const NORMAL_QUANTILE: f64 = 1.959_964;
 
-/// A mean and what it is worth.
+/// A mean with a confidence interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Mean {
     pub(super) mean: f64,
     /// Of the sample; 0 for a single value.
     pub(super) deviation: f64,
-    /// The mean is within this of the true one, with 95 % confidence; infinite for a single
-    /// value.
+    /// The mean is within this distance of the true mean, with 95 % confidence; infinite for a single value.
     pub(super) within: f64,
 }
 
 impl Mean {
-    /// `None` of nothing.
+    /// `None` for an empty slice.
     pub(super) fn of(values: &[f64]) -> Option<Self> {
         let count = number(values.len());
         let mean = values.iter().sum::<f64>() / count;
@@ -51,14 +50,13 @@ pub(super) struct Line {
     pub(super) intercept: f64,
     /// How much of the variance the line explains, R².
     pub(super) determination: f64,
-    /// The slope is within this of the true one, with 95 % confidence, if the points scatter
-    /// about a line independently of each other.
+    /// The slope is within this distance of the true slope, with 95 % confidence, if the points scatter independently
+    /// about a line.
     pub(super) within: f64,
 }
 
 impl Line {
-    /// The least-squares fit; `None` when there is none: fewer than three points, or all at
-    /// one place.
+    /// The least-squares fit; `None` for fewer than three points, or for points with the same x.
     pub(super) fn through(points: &[(f64, f64)]) -> Option<Self> {
         if points.len() < 3 {
             return None;
@@ -87,8 +85,8 @@ impl Line {
     }
 }
 
-/// The 97.5 % quantile of Student's t: from a table, and beyond it by the Cornish–Fisher
-/// expansion (Abramowitz and Stegun, 26.7.5), which is right to four digits there.
+/// The 97.5 % quantile of Student's t: from a table, and beyond the table by the Cornish–Fisher expansion (Abramowitz
+/// and Stegun, 26.7.5), which is right to four digits there.
 fn student_t(freedom: usize) -> f64 {
     if let Some(known) = freedom.checked_sub(1).and_then(|at| T_TABLE.get(at)) {
         return *known;
@@ -107,7 +105,7 @@ fn student_t(freedom: usize) -> f64 {
     terms.iter().rev().fold(0.0, |sum, term| (sum + term) / n) + NORMAL_QUANTILE
 }
 
-/// Counts here are far below what a float holds exactly.
+/// Counts here are far below the limit of exact floats.
 #[allow(clippy::cast_precision_loss)]
 pub(super) fn number(count: usize) -> f64 {
     count as f64

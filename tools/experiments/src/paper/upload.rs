@@ -1,25 +1,24 @@
-//! What a capture on the client says of an upload: the paper's measures, section V.B.
+//! The measures of an upload from a capture on the client: section V.B of the paper.
 //!
-//! Throughput: for each outstream packet, the time since the client's first SYN and the bytes
-//! that it acknowledges; the slope of a straight line through these points. Latency: for each
-//! instream packet with new data, the time from when it was first sent until it was
-//! acknowledged.
+//! Throughput: for each outstream packet, the time since the client's first SYN and the acknowledged bytes; the slope
+//! of a straight line through these points. Latency: for each instream packet with new data, the time from the first
+//! transmission to the acknowledgement.
 
 use std::time::Duration;
 
 use lab::TcpSegment;
 
-/// One upload.
+/// An upload.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Upload {
-    /// Seconds since the SYN, and bytes acknowledged at that point: one for each outstream
-    /// packet, until all is acknowledged.
+    /// Seconds since the SYN, and bytes acknowledged at that point: an entry for each outstream packet, until the
+    /// whole upload is acknowledged.
     pub(super) acknowledged: Vec<(f64, f64)>,
-    /// Seconds from sending to acknowledgement, one for each packet with new data.
+    /// Seconds from sending to acknowledgement, an entry for each packet with new data.
     pub(super) latencies: Vec<f64>,
     /// Bytes that the client sent.
     pub(super) bytes: u32,
-    /// Instream packets that brought nothing new.
+    /// Instream packets without new data.
     pub(super) again: usize,
 }
 
@@ -50,7 +49,7 @@ impl Upload {
         Some(reader.upload)
     }
 
-    /// Whether all that was sent was acknowledged, and it was that much.
+    /// Whether the client sent `bytes` bytes, and all are acknowledged.
     pub(super) fn is_whole(&self, bytes: u32) -> bool {
         let acknowledged = self.acknowledged.last().map_or(0.0, |(_, bytes)| *bytes);
         self.bytes == bytes && acknowledged >= f64::from(bytes)
@@ -79,7 +78,7 @@ fn end(segment: &TcpSegment, first: u32) -> u32 {
 struct Reader {
     /// The sequence number of the first byte.
     first: u32,
-    /// New data that is not acknowledged: where it ends, and when it was sent; in order.
+    /// New data without acknowledgement: the end, and the time of sending; in order.
     waiting: Vec<(u32, f64)>,
     upload: Upload,
 }
@@ -102,7 +101,7 @@ impl Reader {
         if !segment.is_ack() {
             return;
         }
-        // A FIN counts one, but is no byte; and before the handshake ends there is nothing.
+        // A FIN takes a number, but is no byte; and before the end of the handshake no byte is acknowledged.
         let acknowledged = segment.acknowledgment.wrapping_sub(self.first).min(all);
         let points = &mut self.upload.acknowledged;
         points.push((at, f64::from(acknowledged)));
@@ -164,7 +163,7 @@ mod tests {
 
     #[test]
     fn points_and_latencies_equal_capture() {
-        // Sequence offset 0 is the SYN, so the first byte has offset 1.
+        // Sequence offset 0 is the SYN, and the first byte has offset 1.
         let packets = [
             to(0, SYN, 0, 0),
             from(2, SYN | ACK, 1),

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 
 use builds::REDIS;
 
-/// The unpacked source: the one that was given, the one in the cache, or a new one there.
+/// The unpacked source: the given source, the cached source, or a new download into the cache.
 pub(super) fn get(given: Option<&Path>, mirror: &str) -> Result<PathBuf> {
     let source = match given {
         Some(given) => given.to_path_buf(),

@@ -1,4 +1,4 @@
-//! What a run of the suite has said of its tests.
+//! The output of a run of the suite about the tests.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,25 +8,25 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-/// What the suite says when it is through with all units.
+/// The last line of the suite after all units.
 const END: &str = "The End";
 
 /// A run of the suite.
 #[derive(Debug, Default)]
 pub(super) struct SuiteOutput {
-    /// Tests by name, and how often each has passed: some are done for several encodings under one name.
+    /// Tests by name, and the number of passes of each: some tests run for several encodings under the same name.
     passed: BTreeMap<String, usize>,
     failed: Vec<String>,
     /// All units were tried.
     pub(super) is_whole: bool,
     took: Duration,
     kills: usize,
-    /// What `serve` had to complain of.
+    /// The complaints of `serve`.
     pub(super) lost: Vec<String>,
 }
 
 impl SuiteOutput {
-    /// Of a suite that has ended, that took so long and had so many kills.
+    /// Reads the output of a finished suite, with the duration and the number of kills.
     pub(super) fn read(file: &Path, took: Duration, kills: usize) -> Result<Self> {
         let text = fs::read(file)?;
         let mut suite = Self::of(&String::from_utf8_lossy(&text));
@@ -53,7 +53,7 @@ impl SuiteOutput {
         self.passed.values().sum()
     }
 
-    /// What has passed here more often than there.
+    /// Tests that passed here more often than in `other`.
     pub(super) fn passed_but_not_in(&self, other: &Self) -> Vec<&str> {
         let less =
             |name: &str, count: usize| other.passed.get(name).is_none_or(|&there| there < count);

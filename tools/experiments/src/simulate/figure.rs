@@ -1,4 +1,4 @@
-//! What comes out.
+//! The results of the simulation.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(super) struct Figure {
 }
 
 impl Figure {
-    /// How far it is from the paper's, as a part of that.
+    /// The relative difference from the paper's value.
     pub(super) fn off(&self) -> Option<f64> {
         Some(self.interval.value / self.paper? - 1.0)
     }
@@ -39,7 +39,7 @@ impl Figure {
     }
 }
 
-/// A cost of a file: what it is, ours as `make bench` has measured it, and the paper's.
+/// A cost of a file: the name, the value that `make bench` has measured here, and the paper's value.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Cost {
     pub(super) what: &'static str,
@@ -47,7 +47,7 @@ pub(super) struct Cost {
     pub(super) paper: &'static str,
 }
 
-/// What `make bench` has left there.
+/// The costs in the results of `make bench`, in this directory.
 pub(super) fn costs(directory: &Path) -> Result<Vec<Cost>> {
     let path = directory.join("results.json");
     let results = match path.exists() {

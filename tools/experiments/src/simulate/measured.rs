@@ -1,4 +1,4 @@
-//! A workload of what `make builds ARGS='--json FILE'` has measured.
+//! A workload from the measurements of `make builds ARGS='--json FILE'`.
 
 use std::fs;
 use std::path::Path;
@@ -7,19 +7,19 @@ use anyhow::{Context as _, Result, ensure};
 use make_model::{Setting, Times, Workload, median};
 use serde::Deserialize;
 
-/// What is read.
+/// The fields that are read.
 #[derive(Debug, Deserialize)]
 pub(super) struct Builds {
     pub(super) commit: String,
     steps: Vec<MeasuredBuild>,
-    /// Seconds between changes and requests, where somebody has measured them; else they are the paper's.
+    /// Seconds between changes and requests, if measured; otherwise the paper's times apply.
     #[serde(default)]
     out_of_date: Vec<f64>,
 }
 
 #[derive(Debug, Deserialize)]
 struct MeasuredBuild {
-    /// What is edited before it; what comes after no edit nobody would wait for.
+    /// Whether a file was edited before the build; without an edit no user would wait for the build.
     edited: bool,
     pause: String,
     make: f64,
@@ -49,7 +49,7 @@ impl Builds {
         steps.filter(|step| step.edited && !step.commands.is_empty())
     }
 
-    /// As the paper draws it: how many commands, and times by that.
+    /// A workload as in the paper: the number of commands, and times by that number.
     pub(super) fn workload(&self) -> Workload {
         let counts = self.edits().map(|step| step.commands.len());
         let all = || Times::Measured(self.of(&|_| true));
@@ -67,7 +67,7 @@ impl Builds {
         }
     }
 
-    /// Times of commands of builds with so many.
+    /// Times of the commands of builds whose number of commands `counts` accepts.
     fn of(&self, counts: &dyn Fn(usize) -> bool) -> Vec<f64> {
         let edits = self.edits().filter(|step| counts(step.commands.len()));
         edits.flat_map(|step| step.commands.clone()).collect()

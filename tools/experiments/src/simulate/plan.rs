@@ -1,4 +1,4 @@
-//! What is simulated: the settings of sections 6.1 to 6.6.
+//! The simulated settings: those of sections 6.1 to 6.6.
 
 use anyhow::Result;
 use make_model::{Measured, Precision, Setting, Workload, measure};
@@ -8,27 +8,27 @@ use super::measured::Builds;
 use super::published;
 use harness::task::Interrupt;
 
-/// Machines' speeds, and what out-of-date times are multiplied by.
+/// Speeds of the machines, and factors of the out-of-date times.
 pub(super) const SPEEDS: [f64; 6] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
 pub(super) const SCALES: [f64; 6] = [0.25, 0.5, 1.0, 2.0, 4.0, 8.0];
 /// Mean think times, minutes.
 pub(super) const THINK: [f64; 4] = [1.5, 3.0, 6.0, 12.0];
-/// Commands that are aborted, percent of those that are needed.
+/// Aborted commands, in percent of the needed commands.
 pub(super) const ABORTED: [u8; 3] = [0, 39, 72];
 /// Machines for 16 users.
 pub(super) const LIMITS: [Option<usize>; 3] = [Some(8), Some(16), None];
-/// Who does not matter where there are machines for all.
+/// Any number of users: the number does not matter where each user has a machine.
 const ANY_USERS: usize = 5;
 const MANY_USERS: usize = 16;
 
-/// All settings with one workload.
+/// All settings of a workload.
 pub(super) struct Plan {
     pub(super) name: &'static str,
-    /// Before the names of its figures.
+    /// Prefix of the names of the figures.
     prefix: &'static str,
     workload: Workload,
     baseline: Setting,
-    /// Whether the paper's figures are of it.
+    /// Whether the workload is the paper's.
     is_paper: bool,
 }
 
@@ -53,7 +53,7 @@ impl Plan {
         }
     }
 
-    /// All of them, one after another.
+    /// Simulates all settings, in order.
     pub(super) fn simulate(
         &self,
         precision: Precision,
@@ -180,7 +180,7 @@ pub(super) fn limit(machines: Option<usize>) -> String {
     machines.map_or_else(|| "all".to_owned(), |machines| machines.to_string())
 }
 
-/// The paper's median improvement, where it says one.
+/// The paper's median improvement, if published.
 fn said(name: &str, setting: &Setting) -> Option<f64> {
     let (kind, _) = name.split_once('.')?;
     match kind {
@@ -196,8 +196,8 @@ fn said(name: &str, setting: &Setting) -> Option<f64> {
     }
 }
 
-/// Of the numbers of busy machines: mean and deviation, how often there is none, and at least 16 (figure 16). Minutes
-/// follow on each other, so that these have no intervals.
+/// Statistics of the number of busy machines: mean and deviation, the share of minutes with none, and with at least 16
+/// (figure 16). Successive minutes depend on each other, so these values have no intervals.
 fn busy(minutes: &[usize]) -> [(&'static str, make_model::Interval); 4] {
     let float = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
     let all = float(minutes.iter().sum());

@@ -1,6 +1,6 @@
-//! What the paper says in figures. Its curves are not in the text.
+//! The paper's figures in numbers. The values of the paper's curves are not in the text.
 
-/// The median improvement of five users on ten machines, and the mean one (section 6.1).
+/// Median and mean improvement of five users on ten machines (section 6.1).
 pub(super) const BASELINE: (f64, f64) = (1.72, 8.28);
 
 /// Median improvements by the machines' speed, as many machines as are needed (section 6.2).
@@ -14,7 +14,7 @@ pub(super) fn by_speed(speed: f64) -> Option<f64> {
 /// Table 2: fast machines of ten.
 pub(super) const FAST: [usize; 6] = [0, 2, 4, 6, 8, 10];
 
-/// Table 2: users, and their median improvements with so many fast machines.
+/// Table 2: the number of users, and the median improvements for each number of fast machines.
 pub(super) const TABLE_2: [(usize, [f64; 6]); 6] = [
     (1, [1.72, 2.88, 2.81, 2.79, 2.76, 2.73]),
     (2, [1.71, 2.74, 2.70, 2.66, 2.65, 2.61]),
@@ -24,7 +24,7 @@ pub(super) const TABLE_2: [(usize, [f64; 6]); 6] = [
     (10, [1.69, 2.24, 2.52, 2.66, 2.70, 2.69]),
 ];
 
-/// Commands that were aborted, for each that was mandated (table 1), and what all extra load is at most (section 4.4).
+/// Aborted commands for each mandated command (table 1), and the largest total extra load (section 4.4).
 pub(super) const ABORTED: f64 = 0.39;
 pub(super) const EXTRA_LOAD: f64 = 1.44;
 

@@ -14,7 +14,7 @@ use super::measured::Builds;
 use super::{plan, published};
 use harness::machine::{Machine, commit};
 
-/// What is fitted, and how to read the tables.
+/// The fitted parameters, and how to read the tables.
 const METHOD: &str = include_str!("method.md");
 const HEAD: &str = "| | here | paper | off |\n|---|---|---|---|\n";
 
@@ -68,7 +68,7 @@ impl Report {
         ) + "\n"
     }
 
-    /// What is not known as well as it was to be.
+    /// Figures whose interval is wider than the wanted precision.
     fn unknown(&self) -> String {
         let all = self.paper.iter().chain(&self.measured);
         let coarse = |figure: &&Figure| {
@@ -125,7 +125,7 @@ fn find<'a>(figures: &'a [Figure], name: &str) -> Option<&'a Figure> {
     figures.iter().find(|figure| figure.name == name)
 }
 
-/// What the simulation gives for what the paper states.
+/// The simulation's values for the figures that the paper states.
 fn stated(figures: &[Figure]) -> String {
     let mut text = format!("## What the paper states\n\n{HEAD}");
     let mut stated: Vec<_> = figures
@@ -184,7 +184,7 @@ fn table_2(figures: &[Figure], prefix: &str, is_paper: bool) -> String {
     text + "\n"
 }
 
-/// What the paper says of its curves in words, and whether it is so here.
+/// The paper's sentences about the curves, and whether each sentence holds here.
 fn sentences(figures: &[Figure]) -> String {
     let value = |name: &str| find(figures, name).map_or(f64::NAN, |it| it.interval.value);
     let gain = |name: &str| value(&format!("{name}.improvement"));
@@ -281,7 +281,7 @@ fn list(values: &[f64]) -> String {
     values.join(", ")
 }
 
-/// Each setting but those of table 2.
+/// Each setting except table 2.
 fn curves(figures: &[Figure], prefix: &str) -> String {
     let mut text = "## All settings\n\n\
          | | median improvement | mean | pessimistic, s | optimistic, s | later, % | load | of it aborted | runs |\n\
@@ -381,7 +381,7 @@ mod tests {
         assert!(text.contains("| `users.5.improvement` | 1.75 ± 0.01 | 1.72 | +1.7 % |"));
         assert!(text.contains("| 1 | 1.80 (1.72, +4.7 %) |"), "{text}");
         assert!(text.contains("| users.5 | 1.75 ± 0.01 | - | - | - | 2.0 | - | - | 42 |"));
-        // What is not there is not so.
+        // A sentence about a missing figure does not hold.
         assert!(text.contains("| NaN, NaN, NaN | **no** |"));
     }
 

@@ -1,5 +1,5 @@
-//! Three servers of our own: `echo` sends back all input, `sink` reads all input and says at the end how much it was,
-//! `source` sends without an end. Each connection has a thread.
+//! Three small servers: `echo` sends back all input, `sink` reads all input and reports the number of bytes at the
+//! end, `source` sends without an end. Each connection has a thread.
 
 #![forbid(unsafe_code)]
 
@@ -64,7 +64,7 @@ struct Source {
     congestion: String,
 }
 
-/// Sends back what it gets.
+/// Sends back all input.
 fn echo(listen: &Listen) -> ExitCode {
     serve(
         listen,
@@ -82,7 +82,7 @@ fn echo(listen: &Listen) -> ExitCode {
     )
 }
 
-/// Throws away what it gets; says how many bytes it was when the client has sent all.
+/// Discards all input, and sends the number of bytes when the client has sent all.
 fn sink(sink: &Sink) -> ExitCode {
     let prepare = |listener: &TcpListener| match sink.receive_buffer {
         Some(bytes) => rustix::net::sockopt::set_socket_recv_buffer_size(listener, bytes),
@@ -111,7 +111,8 @@ fn source(source: &Source) -> ExitCode {
     })
 }
 
-/// Connections have from their listener what is prepared, and it must be there before they are.
+/// Serves each connection in a thread. Connections inherit socket options from the listener, so `prepare` sets options
+/// before the first connection.
 fn serve(
     listen: &Listen,
     prepare: impl Fn(&TcpListener) -> rustix::io::Result<()>,
@@ -129,7 +130,7 @@ fn serve(
         }
     };
     for stream in listener.incoming().flatten() {
-        // A client that goes away is its own affair.
+        // A client may disconnect without consequences.
         thread::spawn(move || each(stream));
     }
     ExitCode::SUCCESS

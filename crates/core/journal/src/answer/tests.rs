@@ -108,8 +108,8 @@ fn interim() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// Cut anywhere, interim responses are no answer; with the beginning of one behind them they
-    /// are, from the byte on that tells.
+    /// Interim responses, cut anywhere, are no response. A final response behind them is a response from the first
+    /// byte that tells both kinds apart.
     #[test]
     fn interim_responses_are_skipped(
         before in prop::collection::vec(interim(), 0..4),
@@ -123,7 +123,7 @@ proptest! {
         }
     }
 
-    /// What is an answer remains one, whatever follows.
+    /// A response remains a response, with any bytes behind.
     #[test]
     fn response_stays_response(
         before in prop::collection::vec(interim(), 0..2),
@@ -134,7 +134,7 @@ proptest! {
         prop_assert!(!is_answer(&said) || is_answer(&[said, more].concat()));
     }
 
-    /// Wherever an interim response comes last, it is seen.
+    /// A trailing interim response is found behind any output.
     #[test]
     fn trailing_interim_is_found(said: Vec<u8>, interim in interim(), cut: prop::sample::Index) {
         let begun = &interim.as_bytes()[..1 + cut.index(interim.len())];

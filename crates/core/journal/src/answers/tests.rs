@@ -69,10 +69,10 @@ fn positions_before_request_are_dropped() {
     assert_eq!(places(answers), [200; 3]);
 }
 
-/// So many bytes of each answer are recorded.
+/// Recorded bytes of each response.
 const HEAD_BYTES: u64 = 40;
 
-/// As a recovery looks at it: is more heard than recorded, from one of the places on?
+/// The question of a recovery: has the client received more than is recorded, from either place on?
 fn misses(answers: Answers, heard: u64, recorded: u64) -> bool {
     [answers.oldest, answers.next]
         .iter()
@@ -80,8 +80,8 @@ fn misses(answers: Answers, heard: u64, recorded: u64) -> bool {
 }
 
 proptest! {
-    /// Answers of any lengths, each asked for when the one before was heard; heads come in order, later.
-    /// Whenever a client has heard of an answer whose head is not whole, that is seen.
+    /// Responses of any lengths, each requested after the client received the response before; heads arrive in order,
+    /// later. Whenever a client has received part of a response whose head is not whole, `misses` tells.
     #[test]
     fn received_heads_are_never_missing(
         lengths in prop::collection::vec(1u64..120, 1..12),
@@ -117,7 +117,7 @@ proptest! {
                 .iter()
                 .any(|(start, end)| heard > *start && recorded < (*end).min(heard));
             prop_assert!(!missing || misses(answers, heard, recorded));
-            // And when all heads are here, nothing seems to be missing.
+            // When all heads are here, no head seems to be missing.
             let whole = heads[..asked].last().is_some_and(|(_, end)| recorded == *end);
             prop_assert!(!whole || !misses(answers, heard, recorded));
         }

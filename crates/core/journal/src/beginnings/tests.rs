@@ -57,7 +57,7 @@ fn input_without_output_is_no_beginning() {
     assert_eq!(case.all(), [(10, 21), (14, 30)]);
 }
 
-/// Who has heard more before it speaks had not spoken there before.
+/// A client that receives more output before the next byte had not sent there before.
 #[test]
 fn last_output_before_input_counts() {
     let mut case = Case::new(u64::MAX);

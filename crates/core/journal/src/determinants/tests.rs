@@ -1,4 +1,4 @@
-//! Whatever comes in whatever order: what is kept is the beginning of what was said.
+//! For any order of arrivals, the record is a prefix of the sent streams.
 
 use proptest::prelude::*;
 
@@ -88,7 +88,7 @@ fn full_memory_drops_record() {
     );
     assert_eq!(kept.append(1, 1, 0, &[1], most), Err(NoRoom));
     assert_eq!((kept.record(), kept.held()), (None, 0));
-    // Nor does anything of it come back.
+    // Bytes of the ended record are refused, too.
     kept.begin(1);
     assert!(kept.is_over(1));
     assert_eq!(kept.append(1, 0, 0, &[1], FREE_BYTES), Err(NoRoom));
@@ -96,16 +96,16 @@ fn full_memory_drops_record() {
     assert_eq!(kept.append(2, 0, 0, &[1], FREE_BYTES), Ok(Some(1)));
 }
 
-/// A step of a host that uploads, commits, dies in the middle of it, and comes back.
+/// A step of a host that uploads, commits, dies meanwhile, and comes back.
 #[derive(Debug, Clone)]
 enum Step {
-    /// It notes so much more.
+    /// Appends so many determinants.
     Note(usize),
-    /// It begins to upload an image of all up to there, and comes so far with it, in thousandths.
+    /// Begins the upload of an image of the whole stream up to here, and uploads this part, in thousandths.
     Upload(usize),
-    /// It commits what it has uploaded, if it believes it has.
+    /// Commits the upload, if the host believes that the upload is complete.
     Commit,
-    /// Its stream has ended: what was not committed is thrown away.
+    /// The control stream has ended: an uncommitted upload is dropped.
     Break,
 }
 
@@ -120,8 +120,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Whatever is torn when: the record is an image that has come as a whole, and all that was noted since it was
-    /// made.
+    /// For any interruption: the record is a complete image, and all determinants since that image.
     #[test]
     fn image_replaces_prefix_or_nothing(
         steps in prop::collection::vec(step(), 0..30),
@@ -130,7 +129,7 @@ proptest! {
         kept.begin(RECORD_NUMBER);
         let all = said(0, 3_000_000);
         let mut length = 0;
-        // Number, end in the stream, and bytes of the one in use, and of the one that is uploaded.
+        // Number, end in the stream, and bytes of the image in use, and of the image in the upload.
         let mut used: Option<(u64, usize, Vec<u8>)> = None;
         let mut uploaded: Option<(u64, usize, Vec<u8>)> = None;
         let mut is_whole = false;
@@ -247,18 +246,18 @@ fn torn_or_foreign_image_is_rejected() {
         (kept.read(0, 0, 99), kept.read(0, 7, 99)),
         (Vec::new(), b"world".to_vec())
     );
-    // Nothing goes back behind it.
+    // The base never goes back.
     assert_eq!(take(&mut kept, RECORD_NUMBER, (3, 1), 0, b"0"), Ok(1));
     assert_eq!(
         kept.commit_image(RECORD_NUMBER, 3, 6, 3),
         Err(ImageError::Torn)
     );
-    // Another record has nothing to do with it.
+    // Another record drops the image.
     kept.begin(2);
     assert_eq!((kept.image().map(Image::number), kept.held()), (None, 0));
 }
 
-/// A logger that has begun anew has no whole record before it has the image again, and all that came behind it.
+/// A restarted logger has a whole record only after the image has arrived again, and all bytes behind the image.
 #[test]
 fn record_without_image_is_incomplete() {
     let mut kept = Determinants::default();
@@ -284,7 +283,7 @@ fn record_without_image_is_incomplete() {
     assert!(kept.is_whole());
 }
 
-/// Where there is no room for both, what may come goes before what is there.
+/// Without memory for both, an upload goes before the record.
 #[test]
 fn image_leaves_client_memory() {
     let mut kept = Determinants::default();

@@ -4,7 +4,7 @@ use crate::len64;
 use crate::pool::{Budget, Pool};
 use crate::statistics::ByteCounts;
 
-/// Heads, with accounts of their own.
+/// Heads with a separate pool.
 struct Case {
     pool: Pool,
     held: u64,
@@ -123,7 +123,7 @@ fn limit_during_join_keeps_accounting() {
     case.record(1, &[1; 100]).expect("no limit");
     case.record(201, &[2; 100]).expect("no limit");
     case.limit = case.held + 100;
-    // The gap closes, but there is no room for one vector of 300 bytes beside the two.
+    // The gap closes, but there is no memory for a third vector of 300 bytes beside both.
     assert_eq!(
         case.record(101, &[3; 100]),
         Err(Unprotected::ConnectionLimit)

@@ -13,7 +13,7 @@ use steps::{MODEL_BYTES, Step, Where, bytes, steps};
 use types::ClientFin;
 use wire::{FlowId, SeqNumber};
 
-/// One stream, naively: `start` is the first position that is kept.
+/// A naive stream: `start` is the first position that is kept.
 struct Stream {
     table: Vec<Option<u8>>,
     start: usize,
@@ -29,7 +29,7 @@ impl Stream {
         self.table.get(position).copied().flatten()
     }
 
-    /// Writes what is new; answers how many of the others differ.
+    /// Writes new bytes; returns the number of known bytes that differ.
     fn write(&mut self, at: usize, bytes: &[u8], end: usize) -> u64 {
         let mut differ = 0;
         for (position, byte) in (at..end).zip(bytes) {
@@ -49,12 +49,12 @@ impl Stream {
         self.start = start;
     }
 
-    /// The position of the first hole.
+    /// The position of the first gap.
     fn data_end(&self) -> usize {
         self.start + self.run(self.start).len()
     }
 
-    /// How many bytes there are beyond the first hole.
+    /// The number of bytes beyond the first gap.
     fn bytes_beyond_gap(&self) -> u64 {
         let beyond = self.table.get(self.data_end()..).unwrap_or_default();
         len64(beyond.iter().flatten().count())
@@ -84,7 +84,7 @@ impl Stream {
     }
 }
 
-/// One connection, naively.
+/// A naive connection.
 struct Naive {
     client_isn: SeqNumber,
     server_isn: SeqNumber,
@@ -93,7 +93,7 @@ struct Naive {
     fin: Option<usize>,
     fin_heard: SeqNumber,
     turn_outstream: usize,
-    /// What the server had sent when the client's newest byte came, if that is known.
+    /// The end of the output when the client's newest byte arrived, if known.
     spoken: Option<usize>,
 }
 
@@ -123,7 +123,7 @@ impl Naive {
         at.min(MODEL_BYTES - 70_001)
     }
 
-    /// What lies before `to` is needed no more.
+    /// Drops the bytes before `to`.
     fn release(&mut self, to: usize) {
         if to <= self.instream.start || self.fin.is_some_and(|fin| to > fin) {
             return;
@@ -184,7 +184,7 @@ fn seq(isn: SeqNumber, position: usize) -> SeqNumber {
     isn + u32::try_from(position).expect("a small space")
 }
 
-/// A journal, and models of those of its connections that are protected.
+/// A journal, and the models of the protected connections.
 struct Pair {
     journal: Journal,
     limits: Limits,
@@ -289,7 +289,7 @@ impl Pair {
         if self.mode == ReplayMode::Request {
             return;
         }
-        // Nothing changes, if there is no room to move what is kept.
+        // Without memory to move the kept bytes, the release changes no byte.
         let Some(Summary {
             state: State::Protected(record),
             ..
@@ -303,7 +303,7 @@ impl Pair {
         }
     }
 
-    /// Whether the model has to follow. It also checks that a refusal is justified.
+    /// Whether the model has to follow. Also checks that a refusal is justified.
     fn accepted<T: Copy>(&mut self, which: usize, done: Result<T, Refused>) -> bool {
         match done {
             Ok(_) => assert!(self.models[which].is_some(), "accepted for no connection"),
@@ -422,8 +422,7 @@ proptest! {
         run(limits, mode, &script);
     }
 
-    /// With limits it agrees on those connections that it did not give up, and holds no more than
-    /// it may.
+    /// With limits, the journal agrees on all protected connections, and uses no more memory than allowed.
     #[test]
     fn limits_affect_single_connections(
         turn in any::<bool>(),

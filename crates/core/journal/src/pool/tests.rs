@@ -53,7 +53,7 @@ fn idle_chunks_are_freed_by_halves() {
     for chunk in chunks {
         budget.give_back(chunk);
     }
-    // It was needed a moment ago.
+    // The chunks were needed a moment ago.
     budget.pool.trim();
     assert_eq!(
         (*budget.held, budget.pool.idle()),

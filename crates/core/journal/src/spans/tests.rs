@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::prelude::proptest;
 use proptest::{prop_assert, prop_assert_eq};
 
-/// Ranges, with accounts of their own.
+/// Ranges with a separate pool.
 struct Case {
     pool: Pool,
     held: u64,
@@ -43,8 +43,8 @@ impl Case {
 }
 
 proptest! {
-    /// Against a set of positions: the same ones are covered, the ranges neither overlap nor
-    /// touch, and the first part of any stretch is the longest one that is all in or all out.
+    /// Against a set of positions: the same positions are covered, the ranges neither overlap nor touch, and the first
+    /// part of any stretch is the longest part that is all in or all out.
     #[test]
     fn ranges_equal_position_set(
         inserted in vec((0usize..300, 1usize..20), 0..40),
@@ -85,7 +85,7 @@ fn too_many_ranges_are_refused_and_freed() {
     }
     let end = 2 * len64(MAX_RANGES);
     assert_eq!(case.insert(end + 1, end + 2), Err(Unprotected::Fragmented));
-    // One that closes a hole is still welcome.
+    // A range that closes a gap is still accepted.
     case.insert(2, 3).expect("no range more");
     assert_eq!(case.absorb(end), end);
     assert!(case.ranges.is_empty());

@@ -32,7 +32,7 @@ pub struct Claimant {
 }
 
 impl Claimant {
-    /// Are both on one host?
+    /// Whether both claimants are on one host.
     #[must_use]
     pub fn is_of_host(&self, other: &Self) -> bool {
         (self.host, self.from) == (other.host, other.from)
@@ -152,7 +152,7 @@ impl Claims {
     }
 }
 
-/// Does the address mean the same beyond one host and one link?
+/// Whether the address has the same meaning beyond a host and a link.
 fn is_known_elsewhere(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),

@@ -1,19 +1,18 @@
-//! The granter's own host as a speaker (FT-TCP IV.E.1): between two epochs nobody serves, and clients
-//! are told that there is no room now by the one who knows that it is so.
+//! The granter's own host as a sender (FT-TCP IV.E.1): between two epochs no host serves, and the host that knows this
+//! sends zero-window ACKs to the clients.
 //!
-//! It needs no lease, since it grants them: it speaks when it would grant the next epoch to whoever asked,
-//! and grants nothing until what it has sent has left it. One that is started again may have spoken in
-//! its former incarnation, and waits for as long. (One without memory knows of no service but from a holder
-//! that speaks at that moment, or when the longest lease is over.)
+//! The granter's host needs no lease: the host sends when the granter would grant the next epoch to any asking host,
+//! and the granter grants no epoch until the packets have left. A restarted granter's host may have sent in a former
+//! incarnation, and waits for as long. (Without memory, the granter learns of a service only from a holder that may
+//! send at that moment, or when the longest lease is over.)
 
 use std::time::Duration;
 
 use super::Granter;
 
 impl Granter {
-    /// Since when nobody may speak for a service, if it is known at `now` that it is so. Then the
-    /// granter's host may, until [`Granter::decide`] is called for the next time, and has to say so
-    /// before that: [`Granter::record_speech`].
+    /// Since when no host may send for a service, if this is certain at `now`. Then the granter's host may send until
+    /// the next call of [`Granter::decide`], and must report this before that call: [`Granter::record_speech`].
     #[must_use]
     pub fn unserved_since(&self, service: &str, now: Duration) -> Option<Duration> {
         let service = self.services.get(service)?;
@@ -21,15 +20,14 @@ impl Granter {
         nobodys.then_some(service.over)
     }
 
-    /// The services for which nobody may speak from a time on, past or to come, unless somebody is
-    /// granted it before; and that time.
+    /// The services for which no host may send from a time on, past or future, without a new grant; and that time.
     pub fn leased(&self) -> impl Iterator<Item = (&str, Duration)> {
         let known = self.services.iter();
         let leased = known.filter(|(_, service)| service.known && service.leased);
         leased.map(|(name, service)| (name.as_str(), service.over))
     }
 
-    /// The granter's host has sent something in the name of a service, the last of it before `now`.
+    /// The granter's host has sent packets in the name of a service, the last packet before `now`.
     pub fn record_speech(&mut self, service: &str, now: Duration) {
         let quiet = self.terms.drained_at(now);
         if let Some(service) = self.services.get_mut(service) {

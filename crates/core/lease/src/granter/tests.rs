@@ -19,7 +19,7 @@ fn ms(ms: u64) -> Duration {
 struct World {
     granter: Granter,
     number: u64,
-    /// What the newest lease said of others, which is left out of what is compared.
+    /// Whether the newest lease named a standby; left out of comparisons.
     standby: bool,
     former: Former,
     /// After how many µs a standby was told to ask again.
@@ -90,7 +90,7 @@ impl World {
         })
     }
 
-    /// What a host is told that is known to the granter.
+    /// The answer to a host that the granter knows.
     fn ask(&mut self, now: u64, host: u64, standing: Standing) -> Verdict {
         let mut request = self.request(host, standing);
         if self.say(now, &request) == Some(Verdict::Wait) {
@@ -126,7 +126,7 @@ fn standby_learns_lease_end() {
     let mut world = World::new(Memory::Kept(vec![]));
     world.ask(0, 1, Standing::First);
     world.ask(5, 1, holds(1, true));
-    // Nobody knows when who is free stops.
+    // The end of a free holder is unknown.
     world.ask(6, 2, STANDBY);
     assert_eq!(world.again_us, 0);
     world.ask(10, 1, holds(1, true));
@@ -138,8 +138,8 @@ fn standby_learns_lease_end() {
     assert_eq!(world.ask(120, 2, STANDBY), lease(2));
 }
 
-/// Who asks steadily has shorter leases, and nobody else has the next epoch before the last of them is over; nor
-/// before an earlier, longer one is.
+/// A steady holder has shorter leases. No other host has the next epoch before the end of the last lease, nor before
+/// the end of an earlier, longer lease.
 #[test]
 fn short_lease_is_waited_out() {
     let mut world = World::new(Memory::Kept(vec![]));
@@ -165,7 +165,7 @@ fn short_lease_is_waited_out() {
         let all = granted.iter().map(|(at, term)| at + term + 10);
         all.max().expect("some")
     };
-    // A late one has a long lease again; the next one, which comes at once, no longer counts for less.
+    // A late request gives a long lease again; the next request, without lateness, no longer shortens the lease.
     now += 25;
     assert!((80..=90).contains(&ask(&mut world, now)));
     now += 1;
@@ -179,7 +179,7 @@ fn short_lease_is_waited_out() {
     ));
 }
 
-/// It, or the way to it, stood still: its lease is longer the next time, whoever has it.
+/// The holder, or the path, stood still: the next lease is longer, for any holder.
 #[test]
 fn false_suspicion_lengthens_leases() {
     let mut world = World::new(Memory::Kept(vec![]));
@@ -213,7 +213,7 @@ fn lease_is_required_with_standby_only() {
     assert_eq!(world.ask(0, 1, Standing::First), lease(1));
     let free = Verdict::Free { epoch: 1 };
     assert_eq!(world.ask(10, 1, holds(1, true)), free);
-    // Nobody takes over from who may speak without end.
+    // No standby takes over from a free holder.
     let idle = standby(1, false);
     assert_eq!(world.ask(3000, 2, STANDBY), idle);
     assert_eq!(world.ask(3010, 1, holds(1, false)), lease(1));
@@ -238,7 +238,7 @@ fn stale_lease_confirmation_is_ignored() {
     world.ask(0, 1, Standing::First);
     assert_eq!(world.ask(10, 1, holds(1, true)), Verdict::Free { epoch: 1 });
     world.ask(20, 2, STANDBY);
-    // It has a lease, by an earlier answer; the later one may be under way still.
+    // The holder has a lease by an earlier answer; the later answer may still be under way.
     let early = Standing::Holds {
         epoch: 1,
         speaks: true,
@@ -271,7 +271,7 @@ fn released_epoch_is_granted_once() {
     let released = Standing::Released { epoch: 1 };
     let late = world.request(1, holds(1, true));
     assert_eq!(world.ask(10, 1, released), superseded);
-    // Both of its packets and of its requests some may be under way.
+    // Packets and requests of the holder may be under way.
     assert_eq!(world.say(11, &late), None);
     assert!(matches!(world.ask(15, 2, STANDBY), Verdict::Standby { .. }));
     assert_eq!(world.ask(22, 2, STANDBY), lease(2));
@@ -304,7 +304,7 @@ fn preferred_standby_comes_first() {
     assert_eq!(other(&mut world, 150), idle);
     let mut both = (world.granter.clone(), world.number);
     assert_eq!(preferred(&mut world, 160), Some(lease(2)));
-    // Had it died instead:
+    // If the preferred standby had died instead:
     core::mem::swap(&mut world.granter, &mut both.0);
     assert_eq!(other(&mut world, 199), idle);
     assert_eq!(other(&mut world, 200), Some(lease(2)));
@@ -321,7 +321,7 @@ fn new_instance_releases_old_epoch() {
     again.number += 1;
     assert_eq!(world.say(5000, &again), Some(lease(2)));
     assert_eq!(world.former, Former::Same, "it has not handed over");
-    // Its former self, delayed:
+    // A delayed request of the former instance:
     world.number += 10;
     assert_eq!(
         world.ask(5001, 1, holds(1, false)),
@@ -335,7 +335,7 @@ fn epoch_of_new_instance_is_lost() {
     world.ask(0, 1, Standing::First);
     world.ask(0, 2, STANDBY);
     world.ask(0, 1, holds(1, true));
-    // The other host takes over in the moment in which this one is back as another instance.
+    // The other host takes over at the moment in which this host comes back as another instance.
     let mut again = world.request(1, Standing::Standby { effective_in: None });
     (again.instance, again.preference) = (999, 1000);
     assert_eq!(world.say(10, &again), Some(Verdict::Wait));
@@ -358,8 +358,8 @@ fn restored_granter_equals_running_granter() {
     };
     assert!(record.leased && record.term == TERM && record.holder == Some((1, 101)));
     let mut world = World::new(Memory::Kept(records));
-    // All that was granted before its death is over at 110; who serves is waited for as long as by one
-    // without memory.
+    // All grants before the death are over at 110; the granter waits for the holder as long as a granter without
+    // memory.
     let effective = standby(1, true);
     assert_eq!(world.ask(509, 2, STANDBY), effective);
     assert_eq!(world.ask(510, 2, STANDBY), lease(2));
@@ -374,7 +374,7 @@ fn holder_learns_of_standby() {
     world.ask(1000, 2, STANDBY);
     assert_eq!(world.ask(1050, 1, holds(1, true)), lease(1));
     assert!(world.standby);
-    // The standby says nothing any more, or that it is none.
+    // The standby is silent, or gives the role up.
     world.ask(1200, 1, holds(1, true));
     assert!(!world.standby);
     world.ask(1210, 2, STANDBY);
@@ -390,7 +390,8 @@ fn unleased_holder_learns_of_no_standby() {
     assert_eq!(world.ask(0, 1, Standing::First), lease(1));
     assert_eq!(world.ask(10, 1, holds(1, true)), Verdict::Free { epoch: 1 });
     assert_eq!(world.ask(3000, 2, STANDBY), standby(1, false));
-    // The granter does not know yet whether the host hears of this lease: if the host died now, nobody would go on.
+    // The granter does not know yet whether the host receives this lease: if the host died now, no host would take
+    // over.
     assert_eq!(world.ask(3010, 1, holds(1, false)), lease(1));
     assert!(!world.standby);
     assert_eq!(world.ask(3020, 2, STANDBY), standby(1, false));
@@ -437,7 +438,7 @@ fn lost_memory_believes_speakers_only() {
         again_us: 0,
     };
     assert_eq!(other.ask(1, 1, holds(5, true)), lease(5));
-    // It stays leased, even if there is no standby any more.
+    // The holder stays leased, even without a standby.
     assert_eq!(other.ask(60_000, 1, holds(5, true)), lease(5));
     // 500 + 10
     assert_eq!(world.ask(509, 2, knows), Verdict::Wait);
@@ -445,7 +446,7 @@ fn lost_memory_believes_speakers_only() {
     assert_eq!(world.ask(511, 1, silent), Verdict::Superseded { epoch: 5 });
 }
 
-/// It has the server and the connections.
+/// The silent holder has the server and the connections.
 #[test]
 fn lost_memory_prefers_silent_holder() {
     let mut world = World::new(Memory::Lost);
@@ -470,14 +471,14 @@ fn lost_memory_prefers_silent_holder() {
         former: Former::Unknown,
         again_us: 0,
     };
-    // It asks in time, although others are preferred among standbys.
+    // The silent holder asks in time, although other standbys are preferred.
     let mut asks = copy(&world);
     assert_eq!(asks.ask(519, 9, silent), lease(5));
     assert_eq!(asks.ask(519, 2, knows(4)), standby(5, true));
-    // It is not heard any more.
+    // The silent holder does not ask any more.
     let mut dies = copy(&world);
     assert_eq!(dies.ask(520, 2, knows(4)), lease(5));
-    // Another one has served since: it was superseded without its knowing it.
+    // Another host has served since: the silent holder was superseded without knowing.
     let mut older = copy(&world);
     assert_eq!(older.ask(515, 2, knows(5)), lease(6));
     assert_eq!(older.ask(516, 9, silent), Verdict::Superseded { epoch: 6 });
@@ -490,7 +491,7 @@ fn lost_memory_refuses_unaware_standby() {
     let mut soon = World::new(Memory::Lost);
     assert_eq!(soon.ask(509, 2, Standing::First), Verdict::Wait);
     assert_eq!(soon.ask(510, 2, Standing::First), lease(1));
-    // Nobody has been told to be a standby that could: it may be free.
+    // No effective standby was ever announced: the holder may be free.
     assert_eq!(soon.ask(520, 2, holds(1, true)), Verdict::Free { epoch: 1 });
 }
 
@@ -511,7 +512,7 @@ fn logger_speech_delays_grant() {
     let mut world = World::new(Memory::Kept(vec![]));
     assert_eq!(world.ask(0, 1, Standing::First), lease(1));
     assert_eq!(world.ask(10, 1, holds(1, true)), Verdict::Free { epoch: 1 });
-    // Nobody knows when it is silent.
+    // The end of a free holder is unknown.
     assert_eq!(world.granter.unserved_since("web", ms(60_000)), None);
     world.ask(60_010, 2, STANDBY);
     assert_eq!(world.ask(60_020, 1, holds(1, true)), lease(1));
@@ -529,7 +530,7 @@ fn logger_speech_delays_grant() {
     assert_eq!(world.granter.unserved_since("other", ms(61_510)), None);
 }
 
-/// Its former incarnation may have spoken when it died.
+/// A former incarnation may have sent packets at the moment of death.
 #[test]
 fn restarted_logger_waits_for_own_packets() {
     let record = Record {
@@ -582,7 +583,7 @@ fn released_host_holds_no_epoch() {
         Verdict::Superseded { epoch: 2 }
     );
 
-    // One that was started a moment ago may not have heard it yet; a lease is waited for.
+    // A restarted logger may not have heard the holder yet, and waits for the end of the lease.
     let record = Record {
         holder: Some((1, 1)),
         leased: true,

@@ -37,7 +37,7 @@ const LEASE: Verdict = Verdict::Lease {
 };
 const FREE: Verdict = Verdict::Free { epoch: 7 };
 
-/// One that knows its logger.
+/// A holder that knows the logger.
 fn introduced(first: bool) -> Holder {
     let mut holder = holder(first);
     let request = holder.ask(ms(0)).unwrap();
@@ -99,7 +99,7 @@ fn answers_of_earlier_logger_are_ignored() {
     let mut other = answer(&first, Verdict::Wait);
     other.life = INCARNATION + 1;
     assert!(!holder.on_answer(ms(2), &other));
-    // What comes of the first one from its death on.
+    // Answers of the first logger after that logger's death.
     assert!(!holder.on_answer(ms(3), &answer(&second, FREE)));
     assert_eq!(holder.speech(), Speech::Silent);
     assert_eq!(holder.asks_at(), Duration::ZERO);
@@ -181,7 +181,7 @@ fn standby_asks_often_and_at_lease_end() {
     let request = holder.ask(ms(110)).unwrap();
     holder.on_answer(ms(111), &answer(&request, standby(3, true, 500)));
     assert_eq!(holder.asks_at(), ms(111) + Duration::from_micros(500));
-    // Until it is told again.
+    // Until the next answer with a time.
     holder.ask(ms(112)).unwrap();
     assert_eq!(holder.asks_at(), ms(112) + often);
 }

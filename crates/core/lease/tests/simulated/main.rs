@@ -1,18 +1,18 @@
-//! Hosts, a logger and the network between them, with everything that can happen to them, from a seed.
+//! Hosts, a logger and the network between, with all faults, from a seed.
 //!
-//! Held at every step: no two hosts, the logger's own included, may send what a client can receive, packets
-//! that wait below the data plane included; with a logger that remembers, no two instances ever speak in one epoch.
-//! Held at the end, when all is well again: somebody speaks, and goes on.
+//! Invariants at every step: no two hosts, the logger's own included, may send packets that a client can receive,
+//! packets below the data plane included; with a logger that remembers, no two instances ever send in one epoch.
+//! Invariant at the end, after the faults: a host may send, and continues.
 //!
-//! The same with one mistake in each place that the argument rests on, which must be noticed.
+//! The same runs with a single mistake in each place on which the argument rests must be noticed.
 //!
-//! `LEASE_SEEDS=from..to` runs other seeds; a failure names its own.
+//! `LEASE_SEEDS=from..to` runs other seeds; a failure names the seed.
 
 mod model;
 
 use model::{Fault, Mistake, Model};
 
-/// The seeds to be run: some, or those that were asked for.
+/// The seeds of the run: the default, or the seeds of the environment.
 fn seeds(some: u64) -> std::ops::Range<u64> {
     let asked = std::env::var("LEASE_SEEDS").ok();
     let range = asked.as_deref().and_then(|asked| asked.split_once(".."));
@@ -43,7 +43,7 @@ fn one_host_speaks_with_volatile_logger() {
     all_is_well(false);
 }
 
-/// A takeover would cost every connection a replay, or its incarnation, for nothing.
+/// A takeover would cost every connection a replay, or a reset, without need.
 #[test]
 fn volatile_logger_keeps_silent_holder() {
     for durable in [true, false] {

@@ -1,4 +1,4 @@
-//! The hosts, the logger, the network, and what befalls them.
+//! The hosts, the logger, the network, and the faults.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,7 +11,7 @@ type Time = u64;
 
 const STEP_US: Time = 500;
 const HOST_COUNT: usize = 3;
-/// How long everything happens, and how long it takes to be well again.
+/// Time with faults, and time for the recovery from all faults.
 const FAULTY_US: Time = 7_000_000;
 const RECOVERY_US: Time = 2_500_000;
 const DRIFT_PPM: u32 = 50_000;
@@ -34,31 +34,31 @@ const fn terms(mistake: Mistake) -> Terms {
     }
 }
 
-/// What is done wrong on purpose.
+/// A deliberate mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mistake {
     None,
-    /// The holder's data plane counts a lease from when it heard of it.
+    /// The holder's data plane counts a lease from the arrival of the answer.
     CountsFromReceipt,
     /// No drift is allowed for.
     NoDrift,
     /// Nor packets below the data plane.
     NoQueue,
-    /// The holder says that it is leased before its data plane is.
+    /// The holder confirms the lease before the data plane enforces the lease.
     ConfirmsTooEarly,
-    /// The logger answers before its decision is kept.
+    /// The logger answers before the decision is stored.
     OldMemory,
-    /// A logger that has lost its memory takes itself for one that has lived for long.
+    /// A logger that has lost the memory does not wait after the start.
     DoesNotWait,
-    /// The logger grants an epoch although something that it has sent itself may be under way.
+    /// The logger grants an epoch although packets of the logger's own host may be under way.
     SpeaksAndForgets,
 }
 
-/// What must not be.
+/// A violated invariant.
 #[derive(Debug)]
 #[allow(dead_code, reason = "they are printed")]
 pub(crate) enum Fault {
-    /// The logger counts as the one after the last host.
+    /// The logger has the number after the last host.
     TwoSpeakers {
         at: Time,
         hosts: Vec<usize>,
@@ -72,7 +72,7 @@ pub(crate) enum Fault {
     },
 }
 
-/// Shows the time since an origin of its own, at a rate of its own.
+/// Shows the time since a random origin, at a random rate.
 #[derive(Clone, Copy)]
 struct Clock {
     origin_ns: u64,
@@ -99,7 +99,7 @@ impl Clock {
         Duration::from_nanos(self.origin_ns + at * self.rate / 1000)
     }
 
-    /// When it shows this at the latest.
+    /// The latest true time at which the clock shows `shown`.
     fn time_of(self, shown: Duration) -> Time {
         let shown = u64::try_from(shown.as_nanos()).unwrap_or(u64::MAX);
         (shown.saturating_sub(self.origin_ns)).saturating_mul(1000) / self.rate + 1
@@ -109,23 +109,23 @@ impl Clock {
 struct Host {
     clock: Clock,
     up: bool,
-    /// Its processes stand still; its data plane does not.
+    /// The processes stand still; the data plane does not.
     paused: bool,
-    /// What it sends is lost, or what is sent to it.
+    /// Loss of packets from the host, and of packets to the host.
     cut: [bool; 2],
     inbox: Vec<LeaseAnswer>,
     instance: u64,
-    /// This instance has given its epoch up.
+    /// This instance has given the epoch up.
     released: bool,
     serve: Option<Holder>,
-    /// What the data plane enforces, and of which epoch; survives `serve`.
+    /// The enforced permission, and the epoch; survives `serve`.
     plane: (Speech, u32),
-    /// When it ends, true time.
+    /// The end of the permission, true time.
     ends: Time,
 }
 
 impl Host {
-    /// A packet of it could still go out.
+    /// Whether a packet of the host could still go out.
     fn emits(&self, now: Time) -> bool {
         self.up && now < self.ends.saturating_add(QUEUE_US)
     }
@@ -139,7 +139,7 @@ impl Host {
             Speech::Free => Time::MAX,
         };
         if let Speech::Until(_) = speech {
-            // One that was over when it was set lets nothing pass.
+            // A permission that had ended before the call lets no packet pass.
             self.ends = if self.ends > now { self.ends } else { before };
         }
     }
@@ -158,9 +158,9 @@ pub(crate) struct Model {
     hosts: Vec<Host>,
     granter: Option<Granter>,
     granter_clock: Clock,
-    /// When the logger's last packet had been sent that it sent to clients itself.
+    /// When the logger last sent packets to clients.
     spoke: Time,
-    /// How often it did.
+    /// How often the logger sent packets to clients.
     spoken: usize,
     kept: BTreeMap<String, Record>,
     /// In no order.
@@ -168,7 +168,7 @@ pub(crate) struct Model {
     /// Who spoke in each epoch.
     speakers: BTreeMap<u32, u64>,
     numbers: u64,
-    /// Something happens once in so many steps.
+    /// A fault happens once in so many steps.
     seldom: u32,
     calm: bool,
 }
@@ -216,7 +216,7 @@ impl Model {
         model
     }
 
-    /// How many epochs there were, and how often the logger spoke, if nothing was wrong.
+    /// Returns the number of epochs, and how often the logger sent to clients, if no invariant was violated.
     pub(crate) fn run(mut self) -> Result<(usize, usize), Fault> {
         while self.now < FAULTY_US {
             if self.rng.random_ratio(1, self.seldom) {
@@ -227,7 +227,7 @@ impl Model {
         self.heal();
         self.live(RECOVERY_US)?;
         if self.kept.is_empty() && !self.somebody_speaks() {
-            // Nobody is left who knows of an epoch, or there never was one. The operator knows.
+            // No host is left that knows of an epoch, or there never was an epoch. The operator knows.
             self.take_part(0, true);
             self.live(RECOVERY_US)?;
         }
@@ -312,7 +312,7 @@ impl Model {
         Ok(())
     }
 
-    /// The logger tells clients that nobody serves, now and then.
+    /// From time to time, the logger tells clients that no host serves.
     fn speak(&mut self) {
         let shown = self.granter_clock.shows(self.now);
         let granter = self.granter.as_ref();
@@ -323,7 +323,7 @@ impl Model {
         }
         (self.spoke, self.spoken) = (self.now, self.spoken + 1);
         if !self.calm && self.rng.random_ratio(1, 50) {
-            self.granter = None; // it dies before it could note that
+            self.granter = None; // dies before the note
         } else if let Some(granter) = &mut self.granter
             && self.mistake != Mistake::SpeaksAndForgets
         {
@@ -331,7 +331,7 @@ impl Model {
         }
     }
 
-    /// What `serve` does when it runs.
+    /// A run of `serve`.
     fn serve(&mut self, at: usize) {
         let host = &mut self.hosts[at];
         let shown = host.clock.shows(self.now);
@@ -343,7 +343,7 @@ impl Model {
             holder.on_answer(shown, &answer);
             heard = Some(answer.verdict);
             if !self.calm && self.rng.random_ratio(1, 100) {
-                // Stopped before it could enforce what it has heard.
+                // Stopped before the answer could be enforced.
                 host.paused = true;
                 return;
             }
@@ -405,7 +405,7 @@ impl Model {
         }
     }
 
-    /// Lost, doubled, late, and so out of order.
+    /// Messages are lost, doubled, late, and so out of order.
     fn send(&mut self, message: Message) {
         let copy = match &message {
             Message::Request(from, request) => Message::Request(*from, request.clone()),
@@ -435,7 +435,7 @@ impl Model {
         } else {
             Memory::Lost
         };
-        // Its host may have been started anew, too.
+        // The logger's host may have rebooted, too.
         self.granter_clock = Clock::any(&mut self.rng);
         let now = self.granter_clock.shows(self.now);
         let started = if mistake == Mistake::DoesNotWait {
@@ -447,7 +447,7 @@ impl Model {
         self.granter = Some(granter);
     }
 
-    /// The host takes part as a new instance, and knows nothing.
+    /// The host takes part as a new instance, without knowledge.
     fn take_part(&mut self, at: usize, first: bool) {
         self.numbers += 1;
         let host = &mut self.hosts[at];
@@ -478,7 +478,7 @@ impl Model {
         });
     }
 
-    /// One of all the things that can happen.
+    /// A random fault.
     fn befall(&mut self) {
         let at = self.rng.random_range(0..HOST_COUNT);
         let what = self.rng.random_range(0..16);

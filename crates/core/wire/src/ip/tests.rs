@@ -109,7 +109,7 @@ fn extension_headers_are_refused() {
     assert_eq!(IpPacket::parse(packets::V6_ICMP).unwrap().protocol(), 58);
 }
 
-/// As Linux makes it for the loopback.
+/// A jumbo packet as Linux makes it on the loopback device.
 fn jumbo(segment_len: usize) -> Vec<u8> {
     let mut bytes = packets::V6_DATA.to_vec();
     bytes[4..6].fill(0);
@@ -180,7 +180,7 @@ fn contradictory_length_and_version_are_refused() {
     );
 }
 
-/// Bytes that are often nearly a TCP packet: one from the wire with some bytes overwritten.
+/// Bytes that are often nearly a TCP packet: a packet from the wire with some bytes overwritten.
 fn nearly_a_packet() -> impl Strategy<Value = Vec<u8>> {
     let originals = prop::sample::select(std::vec![
         packets::V4_SYN,

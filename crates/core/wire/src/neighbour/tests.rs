@@ -1,4 +1,4 @@
-//! What is built is read by another implementation (smoltcp) and compared with what Linux sends.
+//! Built frames are read by another implementation (smoltcp) and compared with frames of Linux.
 
 use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
@@ -51,7 +51,7 @@ proptest! {
         prop_assert_eq!(frame.ethertype(), EthernetProtocol::Ipv6);
         let packet = Ipv6Packet::new_checked(frame.payload()).unwrap();
         prop_assert_eq!(packet.total_len(), frame.payload().len());
-        // Whether it is an address that a host can have is not looked at here.
+        // The test does not ask whether a host can have the address.
         let header = Ipv6Repr {
             src_addr: ip,
             dst_addr: ALL_NODES,
@@ -155,7 +155,8 @@ proptest! {
     }
 }
 
-/// Captured: what Linux 6.18 sends by `arp_notify` and `ndisc_notify` when its address has changed.
+/// Captured: the frames of Linux 6.18, sent by `arp_notify` and `ndisc_notify` after a change of the link-layer
+/// address.
 #[test]
 fn announcements_equal_linux() {
     let mac = [2, 0, 0, 0, 0, 9];

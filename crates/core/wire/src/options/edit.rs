@@ -1,13 +1,13 @@
-//! Changes of options in place. The length of the options never changes, so neither do the
-//! header's length and the place of the payload.
+//! Changes of options in place. The length of the options never changes, so neither the length of the header nor the
+//! place of the payload changes.
 
 use super::{Span, kind, span_at, two_words};
 
 /// The length of a timestamps option, kind and length bytes included.
 const TIMESTAMPS_LEN: usize = 10;
 
-/// Puts new values into the timestamps option. Returns whether there was one. (Were there several,
-/// all are changed: receivers differ in which one they believe.)
+/// Puts new values into the timestamps option. Returns whether there was such an option. (Several timestamps options
+/// are all changed: receivers differ in which option they believe.)
 pub fn replace_timestamps(options: &mut [u8], value: u32, echo: u32) -> bool {
     let values = two_words(value, echo);
     let is_timestamps = |span: &Span| span.kind == kind::TIMESTAMPS && span.len == TIMESTAMPS_LEN;
@@ -16,9 +16,9 @@ pub fn replace_timestamps(options: &mut [u8], value: u32, echo: u32) -> bool {
     }) > 0
 }
 
-/// Overwrites all options of these kinds by "no operation" and returns how many there were. The
-/// padding kinds, 0 and 1, are not options to strip and are ignored. Options behind a malformed
-/// one stay: nobody reads them.
+/// Overwrites all options of these kinds by "no operation" and returns the number of overwritten options. The padding
+/// kinds, 0 and 1, are no options to strip and are ignored. Options behind a malformed option stay: no receiver reads
+/// these options.
 pub fn strip(options: &mut [u8], kinds: &[u8]) -> usize {
     let is_listed = |span: &Span| span.kind > kind::NO_OPERATION && kinds.contains(&span.kind);
     edit(options, is_listed, |option| {
@@ -26,8 +26,8 @@ pub fn strip(options: &mut [u8], kinds: &[u8]) -> usize {
     })
 }
 
-/// Applies `change` to the bytes of each option that `wanted` selects, up to the end of the list or
-/// the first malformed option; returns how many it were.
+/// Applies `change` to the bytes of each option that `wanted` selects, up to the end of the list or the first
+/// malformed option. Returns the number of changed options.
 fn edit(options: &mut [u8], wanted: impl Fn(&Span) -> bool, change: impl Fn(&mut [u8])) -> usize {
     let mut changed = 0;
     let mut offset = 0;

@@ -1,4 +1,4 @@
-//! What the two ends agree on in the handshake.
+//! The parameters that both ends agree on in the handshake.
 
 use super::{MAX_WINDOW_SCALE, Options, OptionsBuffer, TcpOption, Timestamps};
 
@@ -16,8 +16,8 @@ pub struct SynOptions {
 }
 
 impl SynOptions {
-    /// Reads the option bytes of a SYN. As in the kernel the last of several options of one kind
-    /// counts, and a malformed option hides those behind it, but not those before it.
+    /// Reads the option bytes of a SYN. As in the kernel, the last of several options of one kind counts, and a
+    /// malformed option hides the options behind, but not the options before.
     #[must_use]
     pub fn parse(options: &[u8]) -> Self {
         let mut syn = Self::default();

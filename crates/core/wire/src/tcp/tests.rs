@@ -88,7 +88,7 @@ fn flags_are_sets() {
     );
 }
 
-/// What each setter leaves in the checksum field of a packet from the wire.
+/// The packet and the checksum field after `change`, for a packet from the wire.
 fn checksum_after(mode: ChecksumMode, change: impl Fn(&mut SegmentMut<'_>)) -> (Vec<u8>, u16) {
     let mut bytes = packets::V4_DATA[20..].to_vec();
     let mut segment = SegmentMut::parse(&mut bytes, mode).unwrap();

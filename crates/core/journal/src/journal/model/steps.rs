@@ -11,7 +11,7 @@ pub(super) const MODEL_BYTES: usize = 150_000;
 pub(super) enum Where {
     /// Where the record ends: in order.
     Next,
-    /// So many bytes before or after that.
+    /// So many bytes before or after the next position.
     Near(i32),
     /// At this position.
     At(usize),
@@ -23,7 +23,7 @@ pub(super) enum Step {
     Arrive {
         at: Where,
         length: usize,
-        /// 0: the bytes as they should be; otherwise others.
+        /// 0: the right bytes; otherwise different bytes.
         salt: u8,
         fin: bool,
         /// Positions in the outstream.
@@ -98,7 +98,7 @@ pub(super) fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The bytes of a stream from `at` on: no capital H among them, so all of it answers a turn.
+/// The bytes of a stream from `at` on: no capital H among them, so that all of the stream is a response.
 pub(super) fn bytes(at: usize, length: usize, salt: u8) -> Vec<u8> {
     let byte = |position: usize| {
         let [low, high, ..] = position.to_le_bytes();

@@ -1,4 +1,4 @@
-//! What another record has.
+//! Release of a prefix that another record has.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn released_prefix_is_dropped() {
         Ok(bytes[150_000..].to_vec())
     );
     assert!(read(&journal, ISN + 1 + 149_999, 1).is_err());
-    // What was released before is not again.
+    // A released prefix does not come back.
     journal.release(A, ISN + 1 + 10);
     journal.release(B, ISN + 1);
     assert_eq!(protected(&journal, A).start.instream, ISN + 1 + 150_000);
@@ -48,21 +48,21 @@ fn bytes_of_other_record_are_not_awaited() {
     assert_eq!(comes(10, b"abc"), (ISN + 5, true));
     assert_eq!(comes(20, b"0123456789"), (ISN + 5, true));
     assert_eq!(comes(40, b"xyz"), (ISN + 5, true));
-    // In a hole: what lies behind it is still missing.
+    // In a gap: the bytes behind are still missing.
     journal.release(A, ISN + 1 + 15);
     assert_eq!(protected(&journal, A).start.instream, ISN + 16);
     assert_eq!(journal.stable_seq(A), Some(ISN + 16));
     assert_eq!(protected(&journal, A).ahead, 13);
-    // In what has come: that goes on.
+    // In a recorded range: the range becomes stable.
     journal.release(A, ISN + 1 + 25);
     assert_eq!(journal.stable_seq(A), Some(ISN + 31));
     assert_eq!(read(&journal, ISN + 26, 100), Ok(b"56789".to_vec()));
     assert!(read(&journal, ISN + 25, 1).is_err());
-    // At the beginning of what has come.
+    // At the beginning of a recorded range.
     journal.release(A, ISN + 1 + 40);
     assert_eq!(read(&journal, ISN + 41, 100), Ok(b"xyz".to_vec()));
     assert_eq!(protected(&journal, A).ahead, 0);
-    // Behind all; what comes again is not recorded, what comes then is.
+    // Behind everything; retransmissions are not recorded, new bytes are.
     journal.release(A, ISN + 1 + 100_000);
     assert_eq!(protected(&journal, A).held, 0);
     let recorded = journal.instream(A, &segment(ISN + 1, b"here"));
@@ -92,7 +92,7 @@ fn implausible_release_is_ignored() {
     journal.release(A, first + PLAUSIBLE_DISTANCE);
     let first = first + PLAUSIBLE_DISTANCE;
     assert_eq!(start(&journal), first);
-    // Nothing lies behind the end; up to it something may be missing.
+    // A release stops at the FIN; bytes before the FIN may be missing.
     let ended = journal.instream(A, &fin(first + 10, b""));
     assert_eq!(ended.expect("protected").stable_seq, first);
     journal.release(A, first + 11);
@@ -116,7 +116,7 @@ fn release_without_memory_is_refused() {
     let before = protected(&journal, A);
     journal.release(A, ISN + 1 + 5000);
     assert_eq!(protected(&journal, A), before);
-    // There is always room for nothing.
+    // A release of the whole record needs no memory.
     journal.release(A, ISN + 1 + 10_000);
     assert_eq!(journal.stable_seq(A), Some(ISN + 1 + 10_000));
     assert_eq!(protected(&journal, A).held, 0);

@@ -40,7 +40,7 @@ fn claims(granter: &mut Granter, now: u64, who: &Claimant) -> bool {
         .is_ok()
 }
 
-/// The newest instance of a host asks until it is answered for good.
+/// The newest instance of a host asks until the final answer.
 fn asks(granter: &mut Granter, now: u64, who: &Claimant, standing: Standing) {
     for number in 1..=2 {
         let request = LeaseRequest {
@@ -64,7 +64,8 @@ fn claimed_address_refuses_other_service() {
     let refused = granter.claim(ms(1), &site, &claim(&site, "10.9.9.8"));
     let why = "10.9.9.9:9 is the address of the service web on the host 10.0.0.3";
     assert_eq!(refused.unwrap_err().to_string(), why);
-    // It has claimed nothing: the first may come again, and its standby, and another port is another address.
+    // The refused claim left no trace: the first claimant may claim again, a standby of that service, too, and another
+    // port is another address.
     assert!(claims(&mut granter, 2, &web));
     assert!(claims(&mut granter, 2, &host(4, "web")));
     let mut other = claim(&site, "10.0.0.10");
@@ -91,7 +92,7 @@ fn renamed_service_on_same_host_is_accepted() {
     let mut granter = granter();
     assert!(claims(&mut granter, 0, &host(3, "web")));
     assert!(claims(&mut granter, 1, &host(3, "website")));
-    // A copy of the machine has its number, and another address.
+    // A copy of the machine has the same host number, and another address.
     let copy = Claimant {
         from: [10, 0, 0, 5].into(),
         ..host(3, "third")
@@ -139,7 +140,7 @@ fn serving_claimant_is_warned() {
         (beside.service.as_str(), beside.from),
         ("web", [10, 0, 0, 3].into())
     );
-    // Both have it, and a third is refused for as long as one of them lives.
+    // Both have the address, and a third is refused while either lives.
     granter.withdraw(&web);
     assert!(!claims(&mut granter, 2, &host(5, "third")));
 }
@@ -153,14 +154,14 @@ fn claim_expires_with_silent_host() {
     granter.refresh(&web, ms(4_000));
     assert!(!claims(&mut granter, 14_999, &site));
     assert!(claims(&mut granter, 15_000, &site));
-    // Its former owner comes back too late.
+    // The former owner comes back too late.
     granter.refresh(&web, ms(15_001));
     assert!(!claims(&mut granter, 15_002, &web));
     granter.withdraw(&site);
     assert!(claims(&mut granter, 15_003, &web));
 }
 
-/// A host with a standby is leased; one without speaks without end, for all that is known.
+/// A host with a standby is leased; a host without a standby sends without end, as far as the granter knows.
 #[test]
 fn claim_lasts_while_host_may_speak() {
     let (web, site) = (host(3, "web"), host(4, "website"));
@@ -184,7 +185,7 @@ fn claim_lasts_while_host_may_speak() {
             );
         }
         asks(&mut granter, late - 1, &web, holds);
-        // Nothing was heard of the claim itself.
+        // The claim itself was not refreshed.
         assert!(!claims(&mut granter, late, &site));
         if given_up {
             assert!(granter.give_up(ms(later + 10_000), "web").is_ok());
