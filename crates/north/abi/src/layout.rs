@@ -20,8 +20,9 @@ pub use crate::{
 
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
-/// Of this file and of the records in it.
-pub const VERSION: u32 = 29;
+/// Of this file and of the records in it. Goes up with the version of the log link, too: processes that run keep their
+/// library, and send datagrams. The feature `next-version` raises the version.
+pub const VERSION: u32 = 29 + cfg!(feature = "next-version") as u32;
 
 /// The format, for lists of versions.
 pub const FORMAT: types::Format = types::Format {
@@ -152,7 +153,7 @@ impl Hold {
     }
 }
 
-/// One for the service.
+/// One for the service. The first four fields are the same in all versions: another version ends a record with them.
 #[derive(Debug, Default)]
 #[repr(C, align(4096))]
 pub struct Page {
@@ -160,9 +161,9 @@ pub struct Page {
     pub magic: AtomicU64,
     /// [`VERSION`].
     pub version: AtomicU32,
-    /// [`Mode`].
+    /// [`Mode`]: `Record` and `Off` have the same numbers in all versions.
     pub mode: AtomicU32,
-    /// [`Hold`].
+    /// [`Hold`]: `Never` has the same number in all versions.
     pub hold: AtomicU32,
     /// The number of the next process.
     pub next_process: AtomicU32,
