@@ -1,9 +1,10 @@
 //! Builds the library that is preloaded into servers, which is part of this crate.
 
 fn main() {
-    let built = shim_build::build(
+    let built = shim_build::build_with(
         "shim",
         &["abi", "../core/protocol", "../core/types", "../core/wire"],
+        &["next-version"],
     );
     let library = built.join("liboutlive_wrap.so");
     println!(

@@ -19,8 +19,9 @@ pub use crate::{
 
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
-/// Version of this file and of the records in the file.
-pub const VERSION: u32 = 29;
+/// Version of this file and of the records in the file. A higher version of the log link raises this version, too:
+/// running processes keep their library, and the library sends datagrams.
+pub const VERSION: u32 = 29 + cfg!(feature = "next-version") as u32;
 
 /// The format, for lists of versions.
 pub const FORMAT: types::Format = types::Format {
@@ -151,7 +152,7 @@ impl Hold {
     }
 }
 
-/// State of the service.
+/// State of the service. The first four fields are the same in all versions: another version ends a record with them.
 #[derive(Debug, Default)]
 #[repr(C, align(4096))]
 pub struct Page {
@@ -159,9 +160,9 @@ pub struct Page {
     pub magic: AtomicU64,
     /// [`VERSION`].
     pub version: AtomicU32,
-    /// [`Mode`].
+    /// [`Mode`]: `Record` and `Off` have the same numbers in all versions.
     pub mode: AtomicU32,
-    /// [`Hold`].
+    /// [`Hold`]: `Never` has the same number in all versions.
     pub hold: AtomicU32,
     /// The number of the next process.
     pub next_process: AtomicU32,

@@ -171,6 +171,14 @@ fn page_layout_is_stable() {
     use layout::{Page, Process};
     assert_eq!(size_of::<Process>(), 64);
     assert_eq!(offset_of!(Page, processes), 192);
+    // In all versions.
+    assert_eq!(offset_of!(Page, magic), 0);
+    assert_eq!(offset_of!(Page, version), 8);
+    assert_eq!((offset_of!(Page, mode), layout::Mode::Off as u32), (12, 1));
+    assert_eq!(
+        (offset_of!(Page, hold), layout::Hold::Never as u32),
+        (16, 0)
+    );
     assert_eq!(align_of::<Page>(), 4096);
     assert!(size_of::<Page>() < 1 << 36);
 }

@@ -29,7 +29,7 @@ pub use handover::{Handover, HandoverError};
 pub use handover_report::{ConnectionReport, ServiceReport};
 pub use library::Library;
 pub use log_feed::LogFeed;
-pub use memory::{Divergence, LogSection, Memory};
+pub use memory::{Divergence, LogSection, Memory, OtherVersion};
 pub use north_abi::{
     Call, Which,
     handover::{ClientPosition, Ends, JOIN_ANSWER, Message, Position, UpstreamPosition},

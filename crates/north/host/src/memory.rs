@@ -2,6 +2,7 @@
 
 mod divergence;
 mod log_section;
+mod other_version;
 mod replay;
 
 use std::{
@@ -34,6 +35,7 @@ use rustix::{
 
 pub use divergence::Divergence;
 pub use log_section::LogSection;
+pub use other_version::OtherVersion;
 
 use crate::framing::each;
 

@@ -17,6 +17,15 @@ const NOT_PASSED_ON: [&str; 4] = [
 /// Cargo cannot build the crate.
 #[must_use]
 pub fn build(directory: &str, others: &[&str]) -> PathBuf {
+    build_with(directory, others, &[])
+}
+
+/// The same, with those of `features` that the crate has that is built now.
+///
+/// # Panics
+/// Cargo cannot build the crate.
+#[must_use]
+pub fn build_with(directory: &str, others: &[&str], features: &[&str]) -> PathBuf {
     let variable = |name| PathBuf::from(env::var_os(name).expect("cargo sets it"));
     let beside = variable("CARGO_MANIFEST_DIR").join("..");
     for source in others.iter().chain([&directory]) {
@@ -29,6 +38,13 @@ pub fn build(directory: &str, others: &[&str]) -> PathBuf {
     cargo.current_dir(beside.join(directory));
     cargo.args(["build", "--profile", "shim"]);
     cargo.arg("--target-dir").arg(&target);
+    let has = |feature: &str| {
+        let name = feature.to_uppercase().replace('-', "_");
+        env::var_os(format!("CARGO_FEATURE_{name}")).is_some()
+    };
+    for feature in features.iter().filter(|feature| has(feature)) {
+        cargo.args(["--features", feature]);
+    }
     for name in NOT_PASSED_ON {
         cargo.env_remove(name);
     }

@@ -19,7 +19,8 @@ use std::{
 };
 
 use north_host::{
-    ConnectionReport, Divergence, Ends, Handover, HandoverError, Library, Memory, Message, Which,
+    ConnectionReport, Divergence, Ends, Handover, HandoverError, Library, Memory, Message,
+    OtherVersion, Which,
     layout::{
         Committed, FILE_FD, Failure, HANDOVER_FD, Hold, LIBRARY_FD, LOGGER_SOCKET_FD, Mode,
         Restless, SOCKET_FD,
@@ -184,6 +185,7 @@ impl North {
             north.set_images(images);
             return Ok(north);
         };
+        let other_version = OtherVersion::leftover(memory_mount.path());
         let memory = match Memory::leftover(memory_mount.path()) {
             Some(memory) => Ok((memory, false)),
             None => beside(&memory_mount, bytes).map(|memory| (memory, true)),
@@ -194,6 +196,10 @@ impl North {
                 north.is_lost = is_lost;
                 north.set_images(images);
                 north.assume_logger_has_all();
+                if let Some(record) = other_version.as_ref().filter(|_| config.link.is_none()) {
+                    record.give_up();
+                }
+                north.logger_copy.other_version = other_version;
                 Ok(north)
             }
             Err(error) => {
@@ -319,6 +325,9 @@ impl North {
 
     /// Why nothing is recorded any more; `None`: everything is.
     pub(crate) fn end_reason(&self) -> Option<&'static str> {
+        if self.logger_copy.other_version.is_some() {
+            return Some(OTHER_VERSION);
+        }
         Some(match self.memory.ended()? {
             Mode::Full => "the record has reached --limit-total",
             Mode::LoggerFull => "the logger has no room (--limit-total, on both hosts)",
@@ -493,5 +502,7 @@ fn empty(memory_mount: &Mount) -> Result<Memory, ServeError> {
 fn new_number() -> u64 {
     rand::rng().random_range(Edition::WITHOUT + 1..=u64::MAX)
 }
+
+const OTHER_VERSION: &str = "another version of outlive made the record, and only that version can replay it: the next start of the server (a crash, outlive restart) resets all connections and begins a new record";
 
 const RECORD: &str = "keep a record of what the server is told";

@@ -31,6 +31,7 @@ mod sessions;
 mod stateful_prefer;
 mod streamer;
 mod tls;
+mod upgrade;
 mod upstream;
 mod upstream_adoption;
 mod websocket;

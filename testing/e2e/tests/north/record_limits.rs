@@ -117,14 +117,6 @@ fn assert_protection_resumed(scene: &Scene, server: &Protected) {
     assert_eq!(client.ask(&["GET", "new"]), "kept");
 }
 
-/// A record of another version does not belong to the running server either.
-#[test]
-fn record_of_other_version_is_ignored() {
-    let scene = Scene::new("nversion");
-    let server = scene.protect_with(&redis(&scene), &STATEFUL_REQUIRE);
-    becomes_another_versions(&scene, server, &STATEFUL_REQUIRE);
-}
-
 /// A full record leaves no room for another record: the server continues.
 #[test]
 fn full_record_of_other_version_is_ignored() {

@@ -86,6 +86,7 @@ impl North {
         self.deaths.clear();
         self.upstream.let_go();
         self.files.let_go();
+        self.logger_copy.other_version = None;
         self.memory.release().doing(RECORD)?; // the next one needs room
         // One of another version may have been there besides, until now.
         if let Err(error) = self.memory_mount.resize(mount_bytes(self.bytes)) {

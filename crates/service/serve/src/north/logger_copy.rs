@@ -3,7 +3,7 @@
 use std::{collections::HashMap, io};
 
 use checkpoint::Unpack;
-use north_host::{LogFeed, Memory};
+use north_host::{LogFeed, Memory, OtherVersion};
 use protocol::control::KeptImage;
 
 use super::{North, RECORD};
@@ -18,6 +18,9 @@ use crate::{
 pub(super) struct LoggerCopy {
     record: u64,
     streams: HashMap<u32, u64>,
+    /// The running server writes a record of another version, until the logger knows that no host goes on from that
+    /// record. The server does not learn the keys of a later session: its output would wait for ever.
+    pub(super) other_version: Option<OtherVersion>,
 }
 
 impl LoggerCopy {
@@ -110,6 +113,9 @@ impl North {
 
     /// So much of the streams is with the logger, and nothing of others.
     pub(crate) fn set_stable(&self, streams: &[(u32, u64)]) {
+        if let Some(record) = &self.logger_copy.other_version {
+            record.give_up();
+        }
         let streams: HashMap<u32, u64> = streams.iter().copied().collect();
         for process in self.memory.processes() {
             let bytes = streams.get(&process).copied();

@@ -151,7 +151,7 @@ impl Service {
     pub(super) fn record_ended(&self) -> Option<&'static str> {
         let north = self.north.as_ref()?;
         let is_lost = self.recovery.stage() == Stage::Serving && north.is_lost();
-        let lost = "the beginning of the record is lost: another version of outlive made the record, or a checkpoint is gone";
+        let lost = "the beginning of the record is lost, or a checkpoint is gone";
         north.end_reason().or(is_lost.then_some(lost))
     }
 
