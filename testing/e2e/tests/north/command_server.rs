@@ -209,22 +209,3 @@ fn serve_killed_in_recovery_leaves_recovery_to_next() {
     }
     assert_eq!(client.ask("count"), "7");
 }
-
-/// The server's state is in a record that the next `serve` reads, and the connections are in maps of another layout.
-#[test]
-fn server_with_state_survives_upgrade_to_next_layout() {
-    let scene = Scene::new("state-upgrade");
-    let definition = command_server(&scene, PYTHON_PATH);
-    let mut server = scene.protect_with(&definition, &STATEFUL_REQUIRE);
-    let mut client = Client::new(&scene);
-    assert_eq!(client.ask("count"), "1");
-    server.kill_serve_itself();
-    server.set_binary(e2e::binaries::next_outlive());
-    server.succeed(&scene, &definition, &STATEFUL_REQUIRE);
-    assert_eq!(client.ask("count"), "2");
-    server.kill_main(Signal::KILL);
-    let serving = server.wait_serving(1);
-    assert_eq!(serving["recovered"], 1, "{serving}");
-    assert_eq!(client.ask("count"), "3");
-    server.stop();
-}
