@@ -25,10 +25,12 @@ pub(crate) enum Measure {
     Constants,
     /// Lines of Markdown, or lines of comments of a crate, with too many columns.
     LongLines,
+    /// Differences of the table of crates from the manifests.
+    CrateTable,
 }
 
 impl Measure {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Pronouns,
         Self::What,
         Self::MedianSentence,
@@ -38,6 +40,7 @@ impl Measure {
         Self::ImplFiles,
         Self::Constants,
         Self::LongLines,
+        Self::CrateTable,
     ];
 
     /// Name of the table in `limits.toml`.
@@ -52,6 +55,7 @@ impl Measure {
             Self::ImplFiles => "impl-files",
             Self::Constants => "constants",
             Self::LongLines => "long-lines",
+            Self::CrateTable => "crate-table",
         }
     }
 
@@ -61,7 +65,7 @@ impl Measure {
             Self::Pronouns => 30,
             Self::What => 2,
             Self::MedianSentence => 18,
-            Self::Names | Self::Constants | Self::LongLines => 0,
+            Self::Names | Self::Constants | Self::LongLines | Self::CrateTable => 0,
             Self::Fields => 15,
             Self::Methods => 40,
             Self::ImplFiles => 3,
@@ -79,6 +83,7 @@ impl Measure {
             Self::ImplFiles => "files with inherent impls",
             Self::Constants => "constants without unit or purpose in the name",
             Self::LongLines => "lines with too many columns",
+            Self::CrateTable => "differences from the manifests",
         }
     }
 }

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod columns;
+mod crate_table;
 mod figures;
 mod items;
 mod lexer;
@@ -53,6 +54,7 @@ House limits:
   words that the house replaces           no type, function, module or file with such a name
   constants                               no number or duration with a name of one word
   columns                                 160 in Markdown (without tables and code), 120 in comments
+  table of crates in ARCHITECTURE.md      as the manifests
 
 tools/tidy/limits.toml lists the figures that are above a house limit for historical reasons.";
 

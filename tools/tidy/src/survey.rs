@@ -6,6 +6,7 @@ use std::rc::Rc;
 use anyhow::{Result, anyhow};
 
 use crate::columns;
+use crate::crate_table;
 use crate::figures::{Evidence, Figure, Figures, Measure};
 use crate::items::{Items, Kind, Named};
 use crate::lexer::pieces;
@@ -16,7 +17,7 @@ use crate::words::Words;
 /// Measures all pages and sources.
 ///
 /// # Errors
-/// If a source is no Rust.
+/// If a source is no Rust, or a manifest cannot be read.
 pub(crate) fn measure(tree: &Tree) -> Result<Figures> {
     let mut figures = Figures::default();
     let mut words = Words::default();
@@ -48,6 +49,7 @@ pub(crate) fn measure(tree: &Tree) -> Result<Figures> {
     }
     words.add_to(&mut figures);
     types.add_to(&mut figures);
+    crate_table::compare(&mut figures, tree)?;
     Ok(figures)
 }
 
