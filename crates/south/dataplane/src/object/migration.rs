@@ -33,6 +33,7 @@
 
 mod conversion;
 mod copying;
+mod grace_period;
 mod hold;
 mod layout;
 #[cfg(test)]
@@ -41,15 +42,14 @@ mod tests;
 use std::{
     fs, io,
     os::fd::AsFd as _,
-    thread,
     time::{Duration, Instant},
 };
 
 use libbpf_rs::{MapCore as _, MapHandle, Object, ObjectBuilder, Program};
-use rustix::thread::{MembarrierCommand, membarrier};
 
 use self::{
     copying::{KernelTypes, MapCopy, Pair},
+    grace_period::wait_for_grace_period,
     hold::{Hold, HoldState},
 };
 use super::{Maps, is_internal, latch_of, not_loaded};
@@ -113,8 +113,6 @@ impl MigrationError {
 const HOLD_LIMIT: Duration = Duration::from_secs(2);
 /// Copies until nothing differs: each one more is needed only if connections are closed meanwhile.
 const MOST_COPIES: u32 = 50;
-/// Where the kernel does not wait for a grace period on demand (`nohz_full`).
-const GRACE_PERIOD: Duration = Duration::from_millis(100);
 
 /// The programs by direction.
 const PACKET_PROGRAMS: [&str; 2] = ["ingress", "egress"];
@@ -160,7 +158,7 @@ pub(super) fn finish(
     let former = former.filter(|former| former.exists());
     if former.is_some() || hold::is_pinned(own) {
         // A program of the hold may be about to call another on another processor.
-        wait_for_grace_period();
+        wait_for_grace_period()?;
     }
     if let Some(former) = former {
         former.remove()?;
@@ -227,7 +225,7 @@ fn change_over(
     ];
     let began = Instant::now();
     hold.begin([next[0].as_fd(), next[1].as_fd()], HOLD_LIMIT)?;
-    wait_for_grace_period();
+    wait_for_grace_period()?;
     let grace_period = began.elapsed();
     copy_until_equal(copies)?;
     stage_links(former, staged)?;
@@ -367,19 +365,12 @@ fn undo(former: &PinDirectory, staged: &PinDirectory) {
         let old = PACKET_PROGRAMS.map(|name| Program::fd_from_pinned_path(former.pin(name)));
         if let [Ok(ingress), Ok(egress)] = &old {
             attach::replace_everywhere(former, [ingress.as_fd(), egress.as_fd()])?;
-            wait_for_grace_period();
+            wait_for_grace_period()?;
             hold::remove(former);
         }
         Ok::<_, DataplaneError>(())
     })();
     if let Err(error) = undone {
         tracing::warn!(%error, "the old programs go on, but are called by others");
-    }
-}
-
-/// Until no program runs any more that was running when this was called.
-fn wait_for_grace_period() {
-    if membarrier(MembarrierCommand::Global).is_err() {
-        thread::sleep(GRACE_PERIOD);
     }
 }
