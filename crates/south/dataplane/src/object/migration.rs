@@ -20,9 +20,11 @@
 //!    5.
 //! 7. Our latch is pinned in *staged*, and so are the old links, by a second name. One compare-and-swap commits the
 //!    hold: from here on the hold calls our programs. Killed here: the hold says which directory is right, *former*
-//!    before the commit and *staged* afterwards.
-//! 8. One rename makes *staged* to *own*. Killed here: the next `serve` finds the committed hold, and renames.
-//! 9. As in each adoption, our programs take the places, now of the hold. Then *former* is removed, with the old latch.
+//!    before the commit and *staged* afterwards. Before the commit a `serve` of the old layout may come, too, and
+//!    removes *staged*, with our latch.
+//! 8. One rename makes *staged* to *own*. Then the pins of the old latch are removed. Killed here: the next `serve`
+//!    finds the committed hold, or *own*, and does the rest.
+//! 9. As in each adoption, our programs take the places, now of the hold. Then *former* is removed, the hold first.
 //!    Killed here: the next `serve` adopts from *own*, and removes *former*.
 //!
 //! The gate (`service.gated`) would be the wrong tool. Behind the shut gate the old programs still change flows and
@@ -52,11 +54,12 @@ use self::{
     grace_period::wait_for_grace_period,
     hold::{Hold, HoldState},
 };
-use super::{Maps, is_internal, latch_of, not_loaded};
+use super::{LATCH_PROGRAMS, Maps, is_internal, latch_of, not_loaded};
 use crate::{
-    attach,
+    attach::{self, PACKET_PROGRAMS},
     error::{DataplaneError, MapContext},
-    pins::{LINK_PREFIX, PinDirectory},
+    pins::{LINK_PREFIX, PinDirectory, is_of_interface},
+    step::begin_step,
 };
 
 /// Why a map of the former layout cannot be taken over.
@@ -114,10 +117,6 @@ const HOLD_LIMIT: Duration = Duration::from_secs(2);
 /// Copies until nothing differs: each one more is needed only if connections are closed meanwhile.
 const MOST_COPIES: u32 = 50;
 
-/// The programs by direction.
-const PACKET_PROGRAMS: [&str; 2] = ["ingress", "egress"];
-const LATCH_PROGRAMS: [&str; 2] = ["on_exit", "on_state"];
-
 /// Completes or undoes a migration whose `serve` was killed.
 ///
 /// # Errors
@@ -127,16 +126,18 @@ pub(super) fn settle(former: &PinDirectory, own: &PinDirectory) -> Result<(), Da
     if hold::is_pinned(former) {
         let ended = Hold::open(former)?.end(HoldState::Expired)?;
         if ended == HoldState::Committed && staged.exists() && !own.has_pins() {
-            return publish(&staged, own);
+            return publish(&staged, own, former);
         }
     }
-    if !own.has_pins() {
-        own.remove()?;
+    match own.has_pins() {
+        true => remove_latch(former)?,
+        false => own.remove()?,
     }
     staged.remove()
 }
 
-/// The next version may have been killed when it migrated our maps: the hold ends.
+/// The next version may have been killed when it migrated our maps: the hold ends, and the latch of that version with
+/// its pins. Its maps are those of that moment: the latch would end connections that came later.
 ///
 /// # Errors
 /// The next version has migrated all.
@@ -144,7 +145,7 @@ pub(super) fn end_hold_of_next(own: &PinDirectory) -> Result<(), DataplaneError>
     if hold::is_pinned(own) && Hold::open(own)?.end(HoldState::Expired)? == HoldState::Committed {
         return Err(DataplaneError::Superseded);
     }
-    Ok(())
+    own.staged_by_next().remove()
 }
 
 /// After the last step of an adoption: nothing of the former layout runs any more, and no hold.
@@ -161,36 +162,61 @@ pub(super) fn finish(
         wait_for_grace_period()?;
     }
     if let Some(former) = former {
+        // Half of a hold cannot be opened by the next adopter.
+        hold::remove(former)?;
         former.remove()?;
     }
-    hold::remove(own);
+    hold::remove(own)?;
     own.staged().remove()
 }
 
-/// `object`, our programs, upon what is pinned in `former`; afterwards all is pinned in `own`, and our programs run.
-///
-/// # Errors
-/// A map cannot be taken over, or the kernel refuses a step: then the old programs go on.
-pub(super) fn migrate(
-    object: &[u8],
-    former: &PinDirectory,
-    own: &PinDirectory,
-) -> Result<Object, DataplaneError> {
-    let began = Instant::now();
-    let staged = own.staged();
-    let (mut object, copies) = load_beside(object, former)?;
-    copy_all(&copies)?;
-    let loaded = began.elapsed();
-    let held = change_over(&mut object, &copies, former, &staged)
-        .inspect_err(|_| undo(former, &staged))?;
-    publish(&staged, own)?;
-    tracing::info!(
-        ?loaded,
-        ?held,
-        maps = copies.len(),
-        "maps of the former layout were taken over"
-    );
-    Ok(object)
+/// Our programs, loaded beside the service of the former layout.
+pub(super) struct Migration {
+    object: Object,
+    copies: Vec<MapCopy>,
+    former: PinDirectory,
+    /// For how long the programs were loaded, and the maps copied.
+    loaded: Duration,
+}
+
+impl Migration {
+    /// `object`, our programs, beside those that are pinned in `former`. Nothing is pinned.
+    ///
+    /// # Errors
+    /// A map cannot be taken over.
+    pub(super) fn load(object: &[u8], former: &PinDirectory) -> Result<Self, DataplaneError> {
+        let began = Instant::now();
+        let (object, copies) = load_beside(object, former)?;
+        copy_all(&copies)?;
+        Ok(Self {
+            object,
+            copies,
+            former: former.clone(),
+            loaded: began.elapsed(),
+        })
+    }
+
+    pub(super) fn object(&self) -> &Object {
+        &self.object
+    }
+
+    /// Afterwards all is pinned in `own`, and our programs run.
+    ///
+    /// # Errors
+    /// The kernel refuses a step: then the old programs go on.
+    pub(super) fn complete(mut self, own: &PinDirectory) -> Result<Object, DataplaneError> {
+        let staged = own.staged();
+        let held = change_over(&mut self.object, &self.copies, &self.former, &staged)
+            .inspect_err(|_| undo(&self.former, &staged))?;
+        publish(&staged, own, &self.former)?;
+        tracing::info!(
+            loaded = ?self.loaded,
+            ?held,
+            maps = self.copies.len(),
+            "maps of the former layout were taken over"
+        );
+        Ok(self.object)
+    }
 }
 
 /// For how long segments were held back.
@@ -307,12 +333,14 @@ fn stage(object: &mut Object, staged: &PinDirectory) -> Result<(), DataplaneErro
         let name = map.name().to_string_lossy().into_owned();
         if !is_internal(&name) {
             let path = staged.pin(&name);
+            begin_step();
             let pinned = map.pin(&path).map_err(io::Error::other);
             pinned.map_err(|error| failed(path, error))?;
         }
     }
     for name in PACKET_PROGRAMS {
         let path = staged.pin(name);
+        begin_step();
         let pinned = attach::program(object, name)?.pin(&path);
         pinned.map_err(|error| failed(path, io::Error::other(error)))?;
     }
@@ -324,14 +352,13 @@ fn stage(object: &mut Object, staged: &PinDirectory) -> Result<(), DataplaneErro
 fn stage_links(former: &PinDirectory, staged: &PinDirectory) -> Result<(), DataplaneError> {
     let link_twice = |name: &str| {
         let path = staged.pin(name);
+        begin_step();
         fs::hard_link(former.pin(name), &path)
             .map_err(|source| DataplaneError::Pin { path, source })
     };
     for name in former.names() {
-        let link = name.strip_prefix(LINK_PREFIX);
-        let is_of_interface = link.is_some_and(|link| !LATCH_PROGRAMS.contains(&link));
         // By its programs an adoption knows the filters that are ours.
-        if is_of_interface || hold::HOLD_PROGRAMS.contains(&&*name) {
+        if is_of_interface(&name) || hold::HOLD_PROGRAMS.contains(&&*name) {
             link_twice(&name)?;
         }
     }
@@ -339,17 +366,31 @@ fn stage_links(former: &PinDirectory, staged: &PinDirectory) -> Result<(), Datap
 }
 
 /// Step 8.
-fn publish(staged: &PinDirectory, own: &PinDirectory) -> Result<(), DataplaneError> {
+fn publish(
+    staged: &PinDirectory,
+    own: &PinDirectory,
+    former: &PinDirectory,
+) -> Result<(), DataplaneError> {
     // The empty directory keeps the directories above, which another service that ends would remove.
     own.create()?;
+    begin_step();
     fs::rename(staged.path(), own.path()).map_err(|source| DataplaneError::Pin {
         path: own.path().to_owned(),
         source,
     })?;
+    remove_latch(former)?;
     if let Some(above) = staged.path().parent() {
+        begin_step();
         let _ = fs::remove_dir(above); // another service may be there
     }
     Ok(())
+}
+
+/// The former latch knows only the maps of the former layout, which nothing else changes any more.
+fn remove_latch(former: &PinDirectory) -> Result<(), DataplaneError> {
+    LATCH_PROGRAMS
+        .into_iter()
+        .try_for_each(|name| former.unpin(&format!("{LINK_PREFIX}{name}")))
 }
 
 /// The old programs return. The next `serve` completes a step that fails here.
@@ -366,7 +407,7 @@ fn undo(former: &PinDirectory, staged: &PinDirectory) {
         if let [Ok(ingress), Ok(egress)] = &old {
             attach::replace_everywhere(former, [ingress.as_fd(), egress.as_fd()])?;
             wait_for_grace_period()?;
-            hold::remove(former);
+            hold::remove(former)?;
         }
         Ok::<_, DataplaneError>(())
     })();

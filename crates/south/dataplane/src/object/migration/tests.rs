@@ -1,10 +1,8 @@
 //! On real maps: the object with `OUTLIVE_NEXT_VERSION` is the former version here, so members go.
 
-use std::{path::Path, process::Command, sync::OnceLock, thread};
+use std::{path::Path, sync::OnceLock};
 
-use libbpf_cargo::SkeletonBuilder;
 use libbpf_rs::{Link as BpfLink, MapFlags, query::LinkInfo};
-use supervise::mounts;
 
 use super::*;
 use crate::{
@@ -12,6 +10,8 @@ use crate::{
     attach::{AttachMode, Attachment},
     interfaces::{Interface, ethernet_interfaces},
     link::Link,
+    object::test_namespace::{alone, compiled},
+    pins::LAYOUT_VERSION,
 };
 
 /// Bytes of the members that only the other object has.
@@ -20,16 +20,7 @@ const ADDED_BYTES: usize = 8;
 /// The object of another layout.
 fn other_object() -> &'static [u8] {
     static COMPILED_OBJECT: OnceLock<Vec<u8>> = OnceLock::new();
-    COMPILED_OBJECT.get_or_init(|| {
-        let place = tempfile::tempdir().unwrap();
-        let object = place.path().join("other.bpf.o");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf/replay.bpf.c");
-        let flags = ["-mcpu=v3", "-nostdinc", "-DOUTLIVE_NEXT_VERSION"];
-        let mut builder = SkeletonBuilder::new();
-        builder.source(source).obj(&object).clang_args(flags);
-        builder.build().expect("clang compiles it");
-        fs::read(&object).unwrap()
-    })
+    COMPILED_OBJECT.get_or_init(|| compiled("bpf/replay.bpf.c", &["-DOUTLIVE_NEXT_VERSION"]))
 }
 
 /// A network namespace with a loopback, a service of the other layout on it, and the places of its pins.
@@ -44,7 +35,7 @@ struct Former {
 impl Former {
     fn pinned(bpffs: &Path, mode: AttachMode, max_flows: u32) -> Self {
         let own = PinDirectory::new(bpffs, "web");
-        let former = own.beside("replay-v0");
+        let former = own.beside(&format!("replay-v{}", LAYOUT_VERSION - 1));
         let mut open = ObjectBuilder::default()
             .open_memory(other_object())
             .unwrap();
@@ -86,7 +77,7 @@ impl Former {
     }
 
     fn migrate(&self) -> Result<Object, DataplaneError> {
-        migrate(abi::OBJECT, &self.former, &self.own)
+        Migration::load(abi::OBJECT, &self.former)?.complete(&self.own)
     }
 
     fn put(&self, map: &str, key: &[u8], value: &[u8]) {
@@ -106,32 +97,10 @@ impl Former {
             }
             None => {
                 let program = attach::program(&self.object, "ingress").unwrap();
-                attach::program_in_filter(&self.interface, program.as_fd()).unwrap()
+                attach::program_in_filter("ingress", &self.interface, program.as_fd()).unwrap()
             }
         }
     }
-}
-
-/// Runs the test in a network namespace and with a bpffs of its own.
-fn alone(test: impl FnOnce(&Path) + Send) {
-    let run = || {
-        // SAFETY: the call concerns this thread alone, which does nothing else.
-        let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-        assert_eq!(result, 0, "{}: run it as root", io::Error::last_os_error());
-        let status = Command::new("ip")
-            .args(["link", "set", "lo", "up"])
-            .status();
-        assert!(status.unwrap().success());
-        let directory = tempfile::tempdir().unwrap();
-        let bpffs = mounts::bpffs(directory.path()).unwrap();
-        test(bpffs.path());
-        let all = PinDirectory::new(bpffs.path(), "web");
-        for pins in [all.beside("replay-v0"), all.staged(), all] {
-            pins.remove().unwrap();
-        }
-        bpffs.unmount().unwrap();
-    };
-    thread::scope(|scope| scope.spawn(run).join().unwrap());
 }
 
 fn id_of(pins: &PinDirectory, map: &str) -> u32 {
@@ -225,7 +194,7 @@ fn failed_migration_returns_to_old_programs() {
             let old = ingress_of(&service.object);
             assert_eq!(service.running(), old);
             // Nothing can be pinned under a name that belongs to a directory.
-            let in_the_way = service.former.pin("link_directory");
+            let in_the_way = service.former.pin("link_egress_0");
             fs::create_dir(&in_the_way).unwrap();
             let Err(error) = service.migrate() else {
                 panic!("it was migrated");
