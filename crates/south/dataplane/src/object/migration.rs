@@ -5,8 +5,8 @@
 //! *staged* is a directory from which no `serve` adopts, *own* is the directory of this version.
 //!
 //! 1. Our object is loaded. A map with an equal definition and equal types is the old map (a ring always is). Each
-//!    other map is new, and gets the entries of the old map, converted member by member. Killed here: nothing is
-//!    pinned, and the next `serve` begins anew.
+//!    other map is new, and gets the entries of the old map, converted member by member. The kernel may refuse an entry
+//!    while connections come and go: step 6 counts. Killed here: nothing is pinned, and the next `serve` begins anew.
 //! 2. The programs of `bpf/hold.bpf.c` are pinned in *former*, and take the places of the old programs. Until step 5
 //!    the hold only calls the old programs. Killed here: the hold goes on with these calls; the next migration uses the
 //!    same hold.
@@ -16,8 +16,8 @@
 //! 5. The hold begins, on all interfaces at once: no segment of the service passes. After a grace period of the kernel
 //!    no old program runs. Killed here: the hold ends by itself after [`HOLD_LIMIT`], and calls the old programs, whose
 //!    maps are unchanged.
-//! 6. Entries that differ are copied until none differs: only the latches still change entries. Killed here: as in step
-//!    5.
+//! 6. Entries that differ are copied until none differs: only the latches still change entries. When the hold is over,
+//!    the copy has failed. Killed here: as in step 5.
 //! 7. Our latch is pinned in *staged*, and so are the old links, by a second name. One compare-and-swap commits the
 //!    hold: from here on the hold calls our programs. Killed here: the hold says which directory is right, *former*
 //!    before the commit and *staged* afterwards. Before the commit a `serve` of the old layout may come, too, and
@@ -50,7 +50,7 @@ use std::{
 use libbpf_rs::{MapCore as _, MapHandle, Object, ObjectBuilder, Program};
 
 use self::{
-    copying::{KernelTypes, MapCopy, Pair},
+    copying::{KernelTypes, MapCopy, Pair, Pass},
     grace_period::wait_for_grace_period,
     hold::{Hold, HoldState},
 };
@@ -78,6 +78,12 @@ pub enum MigrationError {
     /// A type that no map of ours has.
     #[error("a type in it cannot be converted")]
     Unsupported,
+    /// The own layout has no map of that name.
+    #[error("this version has no map of that name, and its entries would be lost")]
+    Gone,
+    /// An array became shorter.
+    #[error("an array in it is shorter than before, and its end would be lost")]
+    Shorter,
     /// An integer became smaller.
     #[error("an integer in it is smaller than before")]
     Narrower,
@@ -114,8 +120,6 @@ impl MigrationError {
 
 /// Longest time for which segments are held back. Clients and server repeat segments for far longer.
 const HOLD_LIMIT: Duration = Duration::from_secs(2);
-/// Copies until nothing differs: each one more is needed only if connections are closed meanwhile.
-const MOST_COPIES: u32 = 50;
 
 /// Completes or undoes a migration whose `serve` was killed.
 ///
@@ -187,7 +191,7 @@ impl Migration {
     pub(super) fn load(object: &[u8], former: &PinDirectory) -> Result<Self, DataplaneError> {
         let began = Instant::now();
         let (object, copies) = load_beside(object, former)?;
-        copy_all(&copies)?;
+        copy_early(&copies)?;
         Ok(Self {
             object,
             copies,
@@ -244,7 +248,7 @@ fn change_over(
     attach::replace_everywhere(former, hold.programs())?;
     stage(object, staged)?;
     let latch = latch_of(object)?;
-    copy_all(copies)?; // so that little is left to be copied while segments wait
+    copy_early(copies)?; // so that little is left to be copied while segments wait
     let next = [
         attach::program(object, PACKET_PROGRAMS[0])?,
         attach::program(object, PACKET_PROGRAMS[1])?,
@@ -253,7 +257,7 @@ fn change_over(
     hold.begin([next[0].as_fd(), next[1].as_fd()], HOLD_LIMIT)?;
     wait_for_grace_period()?;
     let grace_period = began.elapsed();
-    copy_until_equal(copies)?;
+    copy_until_equal(copies, began + HOLD_LIMIT)?;
     stage_links(former, staged)?;
     for (name, mut link) in latch {
         attach::pin_link(&mut link, staged, name)?;
@@ -281,6 +285,13 @@ fn load_beside(
     })?;
     let mut kernel = KernelTypes::default();
     let mut pairs = Vec::new();
+    let names: Vec<_> = open.maps().map(|map| map.name().to_owned()).collect();
+    let is_ours = |name: &String| names.iter().any(|own| **own == **name);
+    let mut pinned = former.names().into_iter();
+    if let Some(map) = pinned.find(|name| is_map(name) && !is_ours(name)) {
+        let why = MigrationError::Gone;
+        return Err(DataplaneError::Migration { map, why });
+    }
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         let pin = former.pin(&name);
@@ -302,18 +313,35 @@ fn load_beside(
     Ok((object, copies))
 }
 
-/// Copies the maps that a repeated copy completes. The other maps are copied while segments are held back.
-fn copy_all(copies: &[MapCopy]) -> Result<usize, DataplaneError> {
-    let converging = copies.iter().filter(|copy| copy.converges());
-    converging.map(MapCopy::copy).sum()
+/// Is this the name of a pinned map, and of no program, link or hold?
+fn is_map(name: &str) -> bool {
+    !PACKET_PROGRAMS.contains(&name) && !name.starts_with(LINK_PREFIX) && !hold::is_pin(name)
 }
 
-fn copy_until_equal(copies: &[MapCopy]) -> Result<(), DataplaneError> {
-    for copy in copies.iter().filter(|copy| !copy.converges()) {
-        copy.copy()?;
-    }
-    for _ in 0..MOST_COPIES {
-        if copy_all(copies)? == 0 {
+/// Copies the maps that a repeated copy completes. The other maps are copied while segments are held back.
+fn copy_early(copies: &[MapCopy]) -> Result<(), DataplaneError> {
+    let mut converging = copies.iter().filter(|copy| copy.converges());
+    converging.try_for_each(|copy| copy.copy().map(drop))
+}
+
+/// Copies until nothing differs. One pass more is needed if connections are closed meanwhile, or if the kernel had no
+/// memory or no lock for an entry at once. `until`: the end of the hold.
+fn copy_until_equal(copies: &[MapCopy], until: Instant) -> Result<(), DataplaneError> {
+    let (converging, mut others): (Vec<&MapCopy>, Vec<_>) =
+        copies.iter().partition(|copy| copy.converges());
+    while Instant::now() < until {
+        let mut incomplete = Vec::new();
+        for copy in others {
+            if copy.copy()?.refused > 0 {
+                incomplete.push(copy);
+            }
+        }
+        others = incomplete;
+        let mut is_equal = true;
+        for copy in &converging {
+            is_equal &= copy.copy()? == Pass::default();
+        }
+        if is_equal && others.is_empty() {
             return Ok(());
         }
     }

@@ -236,6 +236,11 @@ fn pin_names() -> impl Iterator<Item = &'static str> {
         .chain(HOLD_PROGRAMS)
 }
 
+/// Is this the name of a pin of a hold?
+pub(super) fn is_pin(name: &str) -> bool {
+    pin_names().any(|pin| pin == name)
+}
+
 /// Whether there is one.
 pub(super) fn is_pinned(pins: &PinDirectory) -> bool {
     pins.pin(STATE_PIN).exists()

@@ -234,6 +234,39 @@ fn map_in_use_of_another_definition_is_refused() {
 }
 
 #[test]
+fn map_that_no_program_has_any_more_is_refused() {
+    alone(|bpffs| {
+        let service = Former::pinned(bpffs, AttachMode::Auto, 16);
+        let (pin, renamed) = ("digest_keys", "keys_of_digests");
+        fs::rename(service.former.pin(pin), service.former.pin(renamed)).unwrap();
+        let Err(error) = service.migrate() else {
+            panic!("it was migrated");
+        };
+        let text = error.to_string();
+        assert!(
+            text.contains("map keys_of_digests") && text.contains("no map of that name"),
+            "{text}"
+        );
+        assert_eq!(service.running(), ingress_of(&service.object));
+    });
+}
+
+#[test]
+fn copy_is_given_up_when_hold_is_over() {
+    alone(|bpffs| {
+        let service = Former::pinned(bpffs, AttachMode::Auto, 16);
+        let (_object, copies) = load_beside(abi::OBJECT, &service.former).unwrap();
+        let is_over = Instant::now();
+        let given_up = copy_until_equal(&copies, is_over);
+        assert!(
+            matches!(given_up, Err(DataplaneError::HeldTooLong { .. })),
+            "{given_up:?}"
+        );
+        copy_until_equal(&copies, is_over + Duration::from_secs(600)).expect("in time");
+    });
+}
+
+#[test]
 fn migration_that_was_killed_before_its_commit_is_undone() {
     alone(|bpffs| {
         let service = Former::pinned(bpffs, AttachMode::Auto, 16);
@@ -309,7 +342,7 @@ fn ten_thousand_flows_are_copied() {
             service.put("flows", &key, &flow);
         }
         let (mut object, copies) = load_beside(abi::OBJECT, &service.former).unwrap();
-        copy_all(&copies).unwrap();
+        copy_early(&copies).unwrap();
         let staged = service.own.staged();
         let held = change_over(&mut object, &copies, &service.former, &staged).unwrap();
         println!("{FLOW_COUNT} flows: {held:?}");
