@@ -12,6 +12,7 @@ use libbpf_rs::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
+use super::MigrationError;
 use crate::{
     error::{DataplaneError, MapContext, SocketContext},
     pins::PinDirectory,
@@ -48,6 +49,9 @@ const STATE_PIN: &str = "hold";
 const END_PIN: &str = "end_hold";
 pub(crate) const HOLD_PROGRAMS: [&str; 2] = ["hold_ingress", "hold_egress"];
 const PROGRAM_ARRAYS: [&str; 2] = ["held_ingress", "held_egress"];
+/// By these the programs know the segments of the service: maps of the programs that they hold. Their keys are the same
+/// in all layouts.
+const SERVICE_MAPS: [&str; 2] = ["endpoints", "flows"];
 /// Places in the arrays.
 const OLD_PROGRAM: u32 = 0;
 const NEW_PROGRAM: u32 = 1;
@@ -101,9 +105,15 @@ impl Hold {
             .open_memory(HOLD_OBJECT)
             .map_err(load)?;
         for mut map in open.maps_mut() {
-            if map.name() == "addresses" {
-                map.reuse_pinned_map(pins.pin("addresses"))
-                    .doing("take over the protected addresses")?;
+            let name = map.name().to_string_lossy().into_owned();
+            if SERVICE_MAPS.contains(&&*name) {
+                let key_size = map.key_size();
+                map.reuse_pinned_map(pins.pin(&name))
+                    .doing("take over the protected addresses and connections")?;
+                if map.key_size() != key_size {
+                    let why = MigrationError::OtherKind;
+                    return Err(DataplaneError::Migration { map: name, why });
+                }
             }
         }
         let mut object = open.load().map_err(load)?;

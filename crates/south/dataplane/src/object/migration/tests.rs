@@ -1,8 +1,17 @@
 //! On real maps: the object with `OUTLIVE_NEXT_VERSION` is the former version here, so members go.
 
-use std::{path::Path, sync::OnceLock};
+use std::{
+    net::{SocketAddr, SocketAddrV4},
+    os::fd::{AsRawFd as _, BorrowedFd},
+    path::Path,
+    sync::OnceLock,
+};
 
-use libbpf_rs::{Link as BpfLink, MapFlags, query::LinkInfo};
+use libbpf_rs::{
+    Link as BpfLink, MapFlags,
+    libbpf_sys::{bpf_prog_test_run_opts, bpf_test_run_opts},
+    query::LinkInfo,
+};
 
 use super::*;
 use crate::{
@@ -326,6 +335,77 @@ fn hold_without_end_expires() {
             matches!(refused, Err(DataplaneError::Superseded)),
             "{refused:?}"
         );
+    });
+}
+
+/// A segment in an Ethernet frame.
+fn frame(source: SocketAddrV4, destination: SocketAddrV4) -> Vec<u8> {
+    let ethernet = [&[0; 12][..], &[8, 0]].concat();
+    let mut ip = [0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0].to_vec();
+    ip.extend([source, destination].map(|end| end.ip().octets()).concat());
+    let ports = [source, destination].map(|end| end.port().to_be_bytes());
+    let tcp = [&ports.concat()[..], &[0; 8], &[5 << 4, 0x10], &[0; 6]].concat();
+    [ethernet, ip, tcp].concat()
+}
+
+/// The verdict of a program about a frame.
+fn verdict(program: BorrowedFd<'_>, frame: &[u8]) -> u32 {
+    let mut options = bpf_test_run_opts {
+        sz: size_of::<bpf_test_run_opts>().try_into().unwrap(),
+        data_in: frame.as_ptr().cast(),
+        data_size_in: frame.len().try_into().unwrap(),
+        ..Default::default()
+    };
+    // SAFETY: the kernel reads so many bytes of `frame`, which lives, and writes none.
+    let result = unsafe { bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
+    assert_eq!(result, 0);
+    options.retval
+}
+
+#[test]
+fn hold_keeps_segments_of_endpoints_and_connections_alone() {
+    const TCX_NEXT: u32 = u32::MAX;
+    const TCX_DROP: u32 = 2;
+    /// To no interface: withheld.
+    const TCX_REDIRECT: u32 = 7;
+    const FIRST_MARK: u32 = 0x5000_0000;
+    let at = |text: &str| text.parse::<SocketAddrV4>().unwrap();
+    let client = at("10.0.0.9:1234");
+    let (endpoint, other_service) = (at("10.0.0.1:80"), at("10.0.0.1:22"));
+    let (upstream, own_port) = (at("10.0.0.7:5432"), at("10.0.0.1:40000"));
+    alone(|bpffs| {
+        let service = Former::pinned(bpffs, AttachMode::Auto, 16);
+        service.put(
+            "endpoints",
+            abi::endpoint::from(SocketAddr::V4(endpoint)).as_bytes(),
+            &[1],
+        );
+        let key = abi::flow_key {
+            client: abi::mapped((*upstream.ip()).into()),
+            server: abi::mapped((*own_port.ip()).into()),
+            client_port: upstream.port().to_be(),
+            server_port: own_port.port().to_be(),
+        };
+        let flow = other(size_of::<abi::flow>() + ADDED_BYTES, &[]);
+        service.put("flows", key.as_bytes(), &flow);
+        service.put("service", &[0; 4], &service_bytes(FIRST_MARK, 0));
+        let hold = Hold::prepare(&service.former, FIRST_MARK).unwrap();
+        let next = PACKET_PROGRAMS.map(|name| attach::program(&service.object, name).unwrap());
+        let next = [next[0].as_fd(), next[1].as_fd()];
+        hold.begin(next, Duration::MAX).unwrap();
+        let [ingress, egress] = hold.programs();
+        let cases = [
+            (client, endpoint, TCX_DROP, TCX_REDIRECT),
+            (upstream, own_port, TCX_DROP, TCX_REDIRECT),
+            (client, other_service, TCX_NEXT, TCX_NEXT),
+            (client, own_port, TCX_NEXT, TCX_NEXT),
+            (upstream, other_service, TCX_NEXT, TCX_NEXT),
+        ];
+        for (peer, local, arriving, leaving) in cases {
+            let case = format!("{peer} {local}");
+            assert_eq!(verdict(ingress, &frame(peer, local)), arriving, "{case}");
+            assert_eq!(verdict(egress, &frame(local, peer)), leaving, "{case}");
+        }
     });
 }
 
