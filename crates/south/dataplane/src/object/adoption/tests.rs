@@ -263,6 +263,8 @@ fn kill_at_each_step(host: &Host, killed: Version, successor: Successor) -> u32 
             return steps;
         }
         if let Successor::Adopter(version) = successor {
+            // A death seldom comes alone: this successor is killed as well, in each case at another step.
+            let _ = killed_after(steps * 7 % 29, || version.adopt(host));
             match version.adopt(host) {
                 Some(object) => host.assert_adopted(version, &object, &case),
                 None => refusals += 1,
