@@ -95,6 +95,9 @@ pub const FORMAT: types::Format = types::Format {
 /// [`Response::OutstreamHeads`] together, [`HEAD_OVERHEAD`] for each head included.
 pub const MAX_DATA: usize = 1 << 20;
 
+/// The longest name of a service or a host, bytes.
+pub const NAME_LEN_MAX: usize = 255;
+
 /// The largest value of the length field: [`MAX_DATA`] and room for what surrounds the data.
 pub const MAX_MESSAGE: usize = MAX_DATA + 64;
 

@@ -16,8 +16,10 @@ pub struct Claim {
     /// The operator knows that another site has the same addresses (NAT): nothing is refused for them.
     pub shared: bool,
     /// The host's name, for people.
+    #[serde(with = "values::name")]
     pub host_name: String,
     /// The name of the service.
+    #[serde(with = "values::name")]
     pub service: String,
     /// What clients connect to; IPv4 not in its mapped form.
     #[serde(with = "values::addresses")]
