@@ -135,6 +135,8 @@ pub(crate) struct LoggerClient {
     has_other_key: bool,
     /// The agreed version of mirror frames.
     pub(crate) mirror_version: u8,
+    /// The agreed version of the log link; 0 without a link.
+    link_version: u8,
     pid: u32,
     stream: Stream,
     /// The terms of the stream.
@@ -257,6 +259,7 @@ impl LoggerClient {
             }) if offered.0.contains(keys.version) && offered.1.contains(frames) => {
                 self.pid = pid;
                 self.mirror_version = frames;
+                self.link_version = keys.version;
                 let attached = Attached {
                     kept,
                     session,
@@ -332,6 +335,7 @@ impl LoggerClient {
             process: Process::Elsewhere,
             has_other_key: false,
             mirror_version: mirror::VERSION,
+            link_version: 0,
             pid: 0,
             stream,
             agreed,
@@ -592,7 +596,8 @@ impl LoggerClient {
     /// New keys for the link.
     pub(crate) fn rekey(&mut self) -> Result<LinkKeys, ServeError> {
         match self.ask(&Request::Rekey)? {
-            Response::Keys(keys) => Ok(keys),
+            // The programs and the server's processes write the agreed version.
+            Response::Keys(keys) if keys.version == self.link_version => Ok(keys),
             other => Err(unexpected(&other)),
         }
     }

@@ -193,6 +193,33 @@ fn version_that_was_not_offered_is_an_error() {
 }
 
 #[test]
+fn new_keys_of_other_link_version_are_refused() {
+    let link = protocol::link::VERSIONS.newest();
+    let keys = |version| LinkKeys {
+        version,
+        slot: KeySlot::One,
+        up: LinkKey([3; 16]),
+        down: LinkKey([4; 16]),
+    };
+    let answers = [link, link + 1, link - 1].map(|version| Response::Keys(keys(version)));
+    let answers = [claimed(), attached(link)].into_iter().chain(answers);
+    let request = AttachRequest {
+        digests: None,
+        ..asks()
+    };
+    let (at, key, logger) = logger(vec![answers.collect()]);
+    let client = LoggerClient::dial(at, &key, TEST_TIMEOUT).expect("it listens");
+    let (mut client, ..) = client.attaching(&request).expect("it answers");
+    assert_eq!(client.rekey().expect("the agreed version"), keys(link));
+    for _ in 0..2 {
+        let error = client.rekey().expect_err("another version");
+        assert!(matches!(error, ServeError::Logger(_)), "{error}");
+    }
+    drop(client);
+    logger.join().expect("no panic");
+}
+
+#[test]
 fn logger_without_common_link_version_is_named() {
     let refused = Response::Error {
         code: ErrorCode::NoCommonVersion,
