@@ -720,6 +720,8 @@ pub(crate) struct LoggerProcess {
     #[arg(long)]
     pub(crate) pins: PathBuf,
     #[arg(long)]
+    pub(crate) lock: PathBuf,
+    #[arg(long)]
     pub(crate) per_connection: u64,
     #[arg(long)]
     pub(crate) total: u64,

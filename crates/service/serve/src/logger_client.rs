@@ -2,6 +2,7 @@
 
 mod determinants;
 mod frames;
+mod reader_lock;
 mod stream;
 
 use std::{
@@ -59,6 +60,8 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The socket of the logger process, in a service's directory.
 pub(crate) const SOCKET: &str = "logger.sock";
+/// The lock of the process that reads the ring, in a service's directory.
+pub(crate) const READER_LOCK: &str = "logger.lock";
 
 /// What the logger says unasked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,16 +149,19 @@ pub(crate) struct LoggerClient {
 }
 
 impl LoggerClient {
-    /// Start the process and wait until it reads the ring, `timeout` at most.
+    /// Start the process and wait until it reads the ring, `timeout` at most. A process that reads the ring is ended
+    /// before, with its records.
     pub(crate) fn start(
         config: &ServeConfig,
         pins: &Path,
         timeout: Duration,
     ) -> Result<Self, ServeError> {
-        let at = config.run_dir.service(&config.name).join(SOCKET);
+        let directory = config.run_dir.service(&config.name);
+        reader_lock::end_holder(&directory)?;
+        let at = directory.join(SOCKET);
         let _ = std::fs::remove_file(&at); // of one that is dead
         let listener = UnixListener::bind(&at).doing("make a socket for the logger")?;
-        let binary = std::env::current_exe().doing("find our own binary")?;
+        let binary = supervise::own_binary().doing("find our own binary")?;
         let mode = match config.replay {
             ReplayMode::Connection => "connection",
             ReplayMode::Request => "request",
@@ -164,6 +170,8 @@ impl LoggerClient {
             .arg(LOGGER_VERB)
             .arg("--pins")
             .arg(pins)
+            .arg("--lock")
+            .arg(directory.join(READER_LOCK))
             .arg("--per-connection")
             .arg(config.limits.per_connection.to_string())
             .arg("--total")
@@ -194,11 +202,10 @@ impl LoggerClient {
         Some(client)
     }
 
-    /// End the process of a `serve` that has died, if it is there.
-    pub(crate) fn end_left_over(directory: &Path) {
-        if let Ok(client) = Self::connect(&directory.join(SOCKET), "", ANSWER_TIMEOUT) {
-            client.shut_down();
-        }
+    /// Whether the process has an older version of a format than this program. The next version of this program may
+    /// have no version in common with the process.
+    pub(crate) fn is_older(&self) -> bool {
+        self.agreed.version() < VERSIONS.newest() || self.mirror_version < mirror::VERSION
     }
 
     fn connect(at: &Path, service: &str, timeout: Duration) -> Result<Self, ServeError> {
@@ -650,8 +657,8 @@ impl LoggerClient {
     }
 
     /// It does not behave: end it, whatever it does.
-    pub(crate) fn kill(self) -> Option<Unended> {
-        match self.process {
+    pub(crate) fn kill(&mut self) -> Option<Unended> {
+        match std::mem::replace(&mut self.process, Process::Elsewhere) {
             Process::Child(mut child) => {
                 let _ = child.kill();
                 return reap(child, KILL_TIMEOUT);
@@ -662,6 +669,15 @@ impl LoggerClient {
             Process::Elsewhere => {}
         }
         None
+    }
+}
+
+/// End the process of a `serve` that has died, if it is there.
+pub(crate) fn end_left_over(directory: &Path) {
+    if let Ok(client) = LoggerClient::connect(&directory.join(SOCKET), "", ANSWER_TIMEOUT) {
+        client.shut_down();
+    } else if let Err(error) = reader_lock::end_holder(directory) {
+        tracing::warn!(%error, "a logger process stays");
     }
 }
 
