@@ -68,15 +68,12 @@ pub use types::{ClientFin, ReplayMode};
 /// The first version with an [`Opening`], and the version of all messages that no later version has brought.
 const FIRST_NEGOTIATED: u8 = 9;
 
-/// The version of the protocol.
-pub const VERSION: u8 = if cfg!(feature = "next-version") {
-    FIRST_NEGOTIATED + 1
-} else {
-    FIRST_NEGOTIATED
-};
+/// The version of the protocol. Version 10 has brought [`Claim::determinants`] and the same field of
+/// [`Response::Hosts`].
+pub const VERSION: u8 = 10 + cfg!(feature = "next-version") as u8;
 
 /// The oldest version that is understood.
-pub const OLDEST: u8 = FIRST_NEGOTIATED;
+pub const OLDEST: u8 = VERSION - 1;
 
 /// The versions that this program speaks.
 pub const VERSIONS: Versions = match Versions::new(OLDEST, VERSION) {

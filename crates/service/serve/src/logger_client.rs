@@ -72,8 +72,8 @@ pub(crate) enum LoggerMessage {
     Unknown(u32),
     /// What becomes of this host, which has asked.
     Lease(LeaseAnswer),
-    /// The host that serves, and one that stands by, as people call them.
-    Hosts(String, String),
+    /// The host that serves, and one that stands by, as people call them; the version of determinants of the former.
+    Hosts(String, String, u32),
     /// What follows is of that, from its beginning.
     Followed(Option<Edition>),
     /// More of the stream of a process, from that place on.
@@ -405,7 +405,11 @@ impl LoggerClient {
             Response::Unprotected { flow, reason } => LoggerMessage::Unprotected(flow, reason),
             Response::Unknown { flow_low } => LoggerMessage::Unknown(flow_low),
             Response::Lease(answer) => LoggerMessage::Lease(answer),
-            Response::Hosts { serves, stands_by } => LoggerMessage::Hosts(serves, stands_by),
+            Response::Hosts {
+                serves,
+                stands_by,
+                determinants,
+            } => LoggerMessage::Hosts(serves, stands_by, determinants),
             Response::Followed { edition } => LoggerMessage::Followed(edition),
             Response::Grown {
                 process,

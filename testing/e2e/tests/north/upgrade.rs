@@ -153,7 +153,7 @@ fn record_of_other_version_ends_after_death_of_adopting_serve() {
 /// A standby of another version does not go on from the record of the dead host: connections end, and the service
 /// begins anew.
 #[test]
-fn standby_of_next_version_begins_anew() {
+fn standby_of_next_version_warns_and_begins_anew() {
     let [address, _] = addresses();
     let mut pair = Pair::with("north-upgrade-pair", &[], &STATEFUL_REQUIRE, |scene| {
         redis_at(scene, address)
@@ -163,6 +163,8 @@ fn standby_of_next_version_begins_anew() {
     pair.second.set_binary(next_outlive());
     pair.begin_standby();
     pair.second.wait_for("standby_started", 1);
+    let warning = pair.second.wait_for("warning", 1);
+    assert_eq!(warning["code"], "standby_other_version", "{warning}");
     pair.await_leases();
     let mut client = power_off::client(&pair.scene);
     assert_eq!(client.ask(&["SET", "old", "value"]), "+OK");

@@ -24,4 +24,8 @@ pub struct Claim {
     /// What clients connect to; IPv4 not in its mapped form.
     #[serde(with = "values::addresses")]
     pub addresses: Vec<SocketAddr>,
+    /// The version of determinants that the host records and replays; 0: the server has no state, or the peer does not
+    /// know the field.
+    #[serde(default)]
+    pub determinants: u32,
 }

@@ -366,6 +366,9 @@ pub enum Response {
         /// A host that stands by; empty: none does.
         #[serde(with = "name")]
         stands_by: String,
+        /// [`Claim::determinants`] of the host that serves.
+        #[serde(default)]
+        determinants: u32,
     },
     /// To [`Request::Determinants`].
     Determinants {

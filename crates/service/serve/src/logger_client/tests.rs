@@ -115,6 +115,7 @@ fn claim() -> Claim {
         host_name: "host-a".into(),
         service: "web".into(),
         addresses: vec!["10.0.0.10:80".parse().expect("an address")],
+        determinants: 0,
     }
 }
 
