@@ -35,8 +35,10 @@ pub(crate) struct Adopted {
     pub(crate) plane_state: Life,
     /// Its main process, if that lives.
     pub(crate) server: Option<Server>,
-    /// Nothing was recorded for a while, or the records are gone.
-    pub(crate) records_lost: bool,
+    /// Nothing was recorded for a while.
+    pub(crate) record_expired: bool,
+    /// The logger process of this host was started anew, and has no record.
+    pub(crate) has_new_logger: bool,
     /// Its server's own record.
     pub(crate) north: Option<North>,
 }
@@ -156,7 +158,8 @@ fn take_over(
     let adopted = Adopted {
         plane_state,
         server,
-        records_lost: expired || !kept,
+        record_expired: expired,
+        has_new_logger: !kept,
         north,
     };
     Ok((plane, injector, (logger, lease), cgroup, adopted))
