@@ -12,7 +12,7 @@ const RUNNING: &str = "/proc/self/exe";
 /// A path by which this process, or a child before exec, executes the binary of this process again.
 ///
 /// An upgrade replaces the file. Then the old path leads nowhere, or to another version: a process of another version
-/// might not understand its parent. The kernel still has the old file under [`RUNNING`].
+/// might not understand its parent. The kernel still has the old file under `/proc/self/exe`.
 ///
 /// # Errors
 /// Without `/proc`.
