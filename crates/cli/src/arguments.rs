@@ -339,7 +339,7 @@ pub(crate) struct Serve {
     #[arg(long, requires = "logger", help_heading = "Addresses")]
     pub(crate) shared_address: bool,
     /// Name of the service [default: made from the first address]
-    #[arg(long, value_parser = units::service_name, help_heading = "Service")]
+    #[arg(long, help_heading = "Service")]
     pub(crate) name: Option<String>,
     /// State of the server: record and rebuild the state, or ignore it
     ///
