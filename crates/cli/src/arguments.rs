@@ -339,7 +339,7 @@ pub(crate) struct Serve {
     #[arg(long, requires = "logger", help_heading = "Addresses")]
     pub(crate) shared_address: bool,
     /// Name of the service [default: made from the first address]
-    #[arg(long, help_heading = "Service")]
+    #[arg(long, value_parser = units::service_name, help_heading = "Service")]
     pub(crate) name: Option<String>,
     /// State of the server: record and rebuild the state, or ignore it
     ///
@@ -702,6 +702,7 @@ pub(crate) enum LoggerVerb {
 #[derive(Debug, Args)]
 pub(crate) struct Release {
     /// Name of the service
+    #[arg(value_parser = units::service_name)]
     pub(crate) service: String,
     /// Address and port of the logger
     #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket)]
@@ -718,6 +719,8 @@ pub(crate) struct Release {
 pub(crate) struct LoggerProcess {
     #[arg(long)]
     pub(crate) pins: PathBuf,
+    #[arg(long)]
+    pub(crate) lock: PathBuf,
     #[arg(long)]
     pub(crate) per_connection: u64,
     #[arg(long)]

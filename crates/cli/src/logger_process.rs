@@ -14,6 +14,7 @@ use crate::{
 pub(crate) fn run(arguments: &LoggerProcess) -> Outcome {
     let config = LoggerConfig {
         pins: PinDirectory::at(arguments.pins.clone()),
+        lock: arguments.lock.clone(),
         limits: journal::Limits {
             per_connection: arguments.per_connection,
             total: arguments.total,

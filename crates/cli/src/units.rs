@@ -201,6 +201,20 @@ pub(crate) fn percent(text: &str) -> Result<f64, String> {
     }
 }
 
+/// The name of a service: it names a directory, and travels in messages to loggers.
+pub(crate) fn service_name(text: &str) -> Result<String, String> {
+    let most = protocol::control::NAME_LEN_MAX;
+    match text {
+        "" | "." | ".." => Err(format!("{text:?} is no name of a service")),
+        text if text.contains('/') => Err(format!("{text:?} has a slash: use another character")),
+        text if text.len() > most => Err(format!(
+            "the name has {} bytes, and the longest name {most} bytes: shorten the name",
+            text.len()
+        )),
+        text => Ok(text.to_owned()),
+    }
+}
+
 fn split(text: &str) -> (&str, &str) {
     let end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')
@@ -304,6 +318,15 @@ mod tests {
         assert_eq!(rate("none"), Ok(Rate(None)));
         for wrong in ["10", "10MB", "0bit", "Mbit", "1.5Mbit", "99999999999Gbit"] {
             assert!(rate(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn service_names_are_file_names_of_255_bytes() {
+        let longest = "n".repeat(255);
+        assert_eq!(service_name(&longest), Ok(longest.clone()));
+        for wrong in ["", ".", "..", "a/b", &(longest + "n")] {
+            assert!(service_name(wrong).is_err(), "{wrong}");
         }
     }
 

@@ -347,6 +347,7 @@ pub(crate) fn requests() -> Vec<Request> {
             host_name: "host-a".into(),
             service: "web".into(),
             addresses: [false, true].map(|v6| flow_key(v6).server()).to_vec(),
+            determinants: 29,
         }),
     ]
 }
@@ -392,6 +393,7 @@ pub(crate) fn responses() -> Vec<Vec<u8>> {
         Response::Hosts {
             serves: "host-a".into(),
             stands_by: "host-b".into(),
+            determinants: 29,
         },
     ];
     all.iter().map(said).collect()

@@ -84,7 +84,8 @@ counted() {
     grep -a -A 25 '^thread .* panicked' "/run/tmp/$name" | head -n 120 | sed 's/^/@@ why /'
 }
 
-counted packets "@PACKETS@" --test-threads=2 "@FILTER@"
+# The hashes of the object's instructions do not depend on the kernel, and the guest's file system takes no new snapshot.
+counted packets "@PACKETS@" --test-threads=2 --skip instructions:: "@FILTER@"
 
 export OUTLIVE_BIN="@OUTLIVE@"
 OUTLIVE_STACKED=all counted stacked "@STACKED@" --test-threads=1 "@FILTER@"

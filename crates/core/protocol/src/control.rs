@@ -68,15 +68,12 @@ pub use types::{ClientFin, ReplayMode};
 /// The first version with an [`Opening`], and the version of all messages that no later version has brought.
 const FIRST_NEGOTIATED: u8 = 9;
 
-/// The version of the protocol.
-pub const VERSION: u8 = if cfg!(feature = "next-version") {
-    FIRST_NEGOTIATED + 1
-} else {
-    FIRST_NEGOTIATED
-};
+/// The version of the protocol. Version 10 has brought [`Claim::determinants`] and the same field of
+/// [`Response::Hosts`].
+pub const VERSION: u8 = 10 + cfg!(feature = "next-version") as u8;
 
 /// The oldest version that is understood.
-pub const OLDEST: u8 = FIRST_NEGOTIATED;
+pub const OLDEST: u8 = VERSION - 1;
 
 /// The versions that this program speaks.
 pub const VERSIONS: Versions = match Versions::new(OLDEST, VERSION) {
@@ -94,6 +91,9 @@ pub const FORMAT: types::Format = types::Format {
 /// The most bytes of data that one [`Response::Data`] can carry; also for the heads in one
 /// [`Response::OutstreamHeads`] together, [`HEAD_OVERHEAD`] for each head included.
 pub const MAX_DATA: usize = 1 << 20;
+
+/// The longest name of a service or a host, bytes.
+pub const NAME_LEN_MAX: usize = 255;
 
 /// The largest value of the length field: [`MAX_DATA`] and room for what surrounds the data.
 pub const MAX_MESSAGE: usize = MAX_DATA + 64;

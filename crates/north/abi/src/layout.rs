@@ -19,9 +19,12 @@ pub use crate::{
 
 /// "OUTLWRAP".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"OUTLWRAP");
-/// Version of this file and of the records in the file. A higher version of the log link raises this version, too:
-/// running processes keep their library, and the library sends datagrams.
-pub const VERSION: u32 = 29 + cfg!(feature = "next-version") as u32;
+/// Changes of this file, of the records in the file, and of the handover. A change of these raises this number.
+const CHANGES_COUNT: u32 = 21;
+/// Version of the determinants. The version contains the version of the log link: running processes keep their library,
+/// the library sends datagrams, and `serve` and the logger agree on a version that the library must know. So a record
+/// of this version always belongs to a library with this version of the link.
+pub const VERSION: u32 = CHANGES_COUNT + protocol::link::VERSION as u32;
 
 /// The format, for lists of versions.
 pub const FORMAT: types::Format = types::Format {

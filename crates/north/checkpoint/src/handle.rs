@@ -180,7 +180,7 @@ const FAILED_REPLY: &[u8; 1] = b"F";
 
 /// The arguments of our binary.
 fn words(criu: &Criu, way: ProcessSource<'_>) -> io::Result<Vec<OsString>> {
-    let mut words = vec![std::env::current_exe()?.into_os_string()];
+    let mut words = vec![supervise::own_binary()?.into_os_string()];
     let mut add = |one: &[&OsStr]| words.extend(one.iter().map(OsString::from));
     add(&[
         sandbox::SANDBOX_COMMAND.as_ref(),

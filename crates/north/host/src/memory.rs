@@ -114,8 +114,11 @@ impl Memory {
     /// Maps an existing file.
     ///
     /// # Errors
-    /// The file cannot be mapped.
+    /// The file cannot be mapped, or has no page yet: its `serve` was killed meanwhile.
     fn open(file: File) -> io::Result<Self> {
+        if file.metadata()?.len() < size_of::<Page>() as u64 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
         // SAFETY: a new mapping at a free address.
         let page = unsafe {
             let access = ProtFlags::READ | ProtFlags::WRITE;

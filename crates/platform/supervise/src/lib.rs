@@ -30,6 +30,7 @@ mod local;
 pub mod mounts;
 mod netlink;
 mod orphans;
+mod own_binary;
 mod server;
 mod tcp_state;
 mod unread;
@@ -48,6 +49,7 @@ pub use destroy::{
 pub use listening::{Owner, is_listened_on, listener_on, listening_in};
 pub use local::{LocalAddress, address_is_local, local_addresses};
 pub use orphans::{become_subreaper, reap_orphans};
+pub use own_binary::own_binary;
 pub use rustix::process::Pid;
 pub use server::{Exit, Server, StopError, stop_daemon};
 pub use tcp_state::TcpState;

@@ -8,7 +8,7 @@ use journal::{
 use protocol::{
     Digest, UnprotectedReason,
     control::Response,
-    mirror::{FrameKind, MirrorFrame},
+    mirror::{FrameError, FrameKind, MirrorFrame},
 };
 use wire::{Flags, FlowId, IpPacket, Segment, SeqNumber, WireError, checksum};
 
@@ -57,6 +57,8 @@ pub struct Ingest {
     pub malformed: u64,
     /// Frames of connections that are not known (any more).
     pub unknown: u64,
+    /// Why bytes were no frame, most recently: a barrier may have been there.
+    pub unreadable: Option<FrameError>,
 }
 
 impl Ingest {
@@ -80,17 +82,21 @@ impl Ingest {
             frames: 0,
             malformed: 0,
             unknown: 0,
+            unreadable: None,
         }
     }
 
-    /// Take one frame, as the ring holds it. A damaged frame loses nothing: its bytes are missing
-    /// in the record, and the record says so.
+    /// Take one frame, as the ring holds it. A damaged packet loses nothing: its bytes are missing
+    /// in the record, and the record says so. A damaged frame is noted in [`Self::unreadable`].
     pub fn take(&mut self, bytes: &[u8]) {
         self.frames += 1;
-        let Ok(frame) = MirrorFrame::decode(bytes) else {
-            self.malformed += 1;
-            tracing::warn!(len = bytes.len(), "not a mirror frame");
-            return;
+        let frame = match MirrorFrame::decode(bytes) {
+            Ok(frame) => frame,
+            Err(error) => {
+                self.malformed += 1;
+                self.unreadable = Some(error);
+                return;
+            }
         };
         match frame.kind {
             FrameKind::Opened {

@@ -13,7 +13,7 @@ use supervise::{
     mounts::{self, Mount},
 };
 
-use dataplane::{Dataplane, Injector, Life, PinDirectory, ethernet_interfaces};
+use dataplane::{Adoption, Dataplane, Injector, Life, PinDirectory, ethernet_interfaces};
 
 use crate::{
     clock,
@@ -35,8 +35,10 @@ pub(crate) struct Adopted {
     pub(crate) plane_state: Life,
     /// Its main process, if that lives.
     pub(crate) server: Option<Server>,
-    /// Nothing was recorded for a while, or the records are gone.
-    pub(crate) records_lost: bool,
+    /// Nothing was recorded for a while.
+    pub(crate) record_expired: bool,
+    /// The logger process of this host was started anew, and has no record.
+    pub(crate) has_new_logger: bool,
     /// Its server's own record.
     pub(crate) north: Option<North>,
 }
@@ -110,24 +112,32 @@ fn take_over(
     instance: &Instance,
 ) -> Result<Parts, ServeError> {
     options::check(lock.directory(), config)?;
-    // Before maps of the layout before are migrated: afterwards the version that made these could not adopt any more.
+    // Checks come before maps of the layout before are migrated: afterwards the version that made these could not adopt
+    // any more.
     let cgroup = cgroup_of(config, cgroup2)?;
-    let (mut plane, plane_state) = Dataplane::adopt(pins)?;
-    check_frames(plane_state.mirror_version)?;
+    let changes = sysctl_backup::list(lock.directory())?;
+    let interfaces = ethernet_interfaces()?;
+    become_subreaper().doing("become the reaper of the server's orphans")?;
+    let adoption = Adoption::prepare(pins)?;
+    check_frames(adoption.mirror_version())?;
+    let injector = Injector::new(adoption.mark())?;
+    let main = i32::try_from(adoption.main_pid()).ok();
+    let server = match main.and_then(Pid::from_raw) {
+        Some(pid) => Server::adopt(pid, &cgroup).doing("watch the server")?,
+        None => None,
+    };
+    let (mut plane, plane_state) = adoption.complete()?;
     let expired = clock::now().saturating_sub(plane_state.heartbeat) >= HEARTBEAT_TIMEOUT;
     // From here on nothing passes unseen any more.
     plane.heartbeat()?;
     // If its end was asked for, then of somebody who is dead; we are asked to go on.
     plane.stopping(false)?;
-    let changes = sysctl_backup::list(lock.directory())?;
     plane.shares_with(sysctl_backup::of_other_services(lock.directory()));
-    for interface in ethernet_interfaces()? {
+    for interface in interfaces {
         plane.adopt_interface(&interface, config.attach, &changes)?;
     }
     plane.adopt_latch()?;
     sysctl_backup::keep(lock.directory(), &plane)?;
-    become_subreaper().doing("become the reaper of the server's orphans")?;
-    let injector = Injector::new(plane.mark())?;
     let (logger, kept) = match &config.link {
         Some(_) => (setup::remote_logger(config, instance, &plane)?, true), // it will say
         None => match LoggerClient::adopt(config) {
@@ -139,13 +149,6 @@ fn take_over(
             None => (setup::local_logger(config, &plane)?, false),
         },
     };
-    let main = i32::try_from(plane_state.main_pid)
-        .ok()
-        .and_then(Pid::from_raw);
-    let server = match main {
-        Some(pid) => Server::adopt(pid, &cgroup).doing("watch the server")?,
-        None => None,
-    };
     let lease = standby_eligibility::go_on(config, instance, &plane, &plane_state)?;
     // At last: what was looked at is dropped if anything fails.
     let north = match config.wrapped {
@@ -155,7 +158,8 @@ fn take_over(
     let adopted = Adopted {
         plane_state,
         server,
-        records_lost: expired || !kept,
+        record_expired: expired,
+        has_new_logger: !kept,
         north,
     };
     Ok((plane, injector, (logger, lease), cgroup, adopted))

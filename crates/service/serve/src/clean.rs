@@ -13,8 +13,7 @@ use crate::{
     event_log,
     events::{Event, EventRecord, Requester},
     instance::Instance,
-    logger_client::LoggerClient,
-    options, preflight,
+    logger_client, options, preflight,
     rundir::{Lock, RunDir},
     sysctl_backup, vip,
 };
@@ -108,7 +107,7 @@ pub(crate) fn remove_rest(
         Err(CgroupError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => 0,
         Err(error) => return Err(error.into()),
     };
-    LoggerClient::end_left_over(lock.directory());
+    logger_client::end_left_over(lock.directory());
     // While the programs are there: when its lease is over, the kernel must not speak in its name.
     if Instance::of(lock.directory()).is_ok_and(|instance| instance.epoch().is_some()) {
         destroy_sockets(&options::addresses(lock.directory()), |_, _, _| true)?;

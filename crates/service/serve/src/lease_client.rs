@@ -72,11 +72,16 @@ pub(crate) struct Hosts {
     pub(crate) serves: Option<String>,
     /// The standby, or the last standby.
     pub(crate) stands_by: Option<String>,
+    /// The version of determinants of the serving host; 0: the host tells none.
+    pub(crate) determinants: u32,
 }
 
 impl Hosts {
     /// Keeps the name of a host that is gone: events name the host later.
-    fn learn(&mut self, serves: String, stands_by: String) {
+    fn learn(&mut self, serves: String, stands_by: String, determinants: u32) {
+        if !serves.is_empty() {
+            self.determinants = determinants;
+        }
         for (known, name) in [(&mut self.serves, serves), (&mut self.stands_by, stands_by)] {
             if !name.is_empty() {
                 *known = Some(name);
@@ -479,8 +484,9 @@ impl RenewalThread {
         while let Some(said) = client.next_message() {
             match said {
                 LoggerMessage::Lease(answer) => answers.push(answer),
-                LoggerMessage::Hosts(serves, stands_by) => {
-                    self.shared.lock().hosts.learn(serves, stands_by);
+                LoggerMessage::Hosts(serves, stands_by, determinants) => {
+                    let hosts = &mut self.shared.lock().hosts;
+                    hosts.learn(serves, stands_by, determinants);
                 }
                 _ => {}
             }

@@ -2,6 +2,7 @@
 
 mod determinants;
 mod frames;
+mod reader_lock;
 mod stream;
 
 use std::{
@@ -59,6 +60,8 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The socket of the logger process, in a service's directory.
 pub(crate) const SOCKET: &str = "logger.sock";
+/// The lock of the process that reads the ring, in a service's directory.
+pub(crate) const READER_LOCK: &str = "logger.lock";
 
 /// What the logger says unasked.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,8 +72,8 @@ pub(crate) enum LoggerMessage {
     Unknown(u32),
     /// What becomes of this host, which has asked.
     Lease(LeaseAnswer),
-    /// The host that serves, and one that stands by, as people call them.
-    Hosts(String, String),
+    /// The host that serves, and one that stands by, as people call them; the version of determinants of the former.
+    Hosts(String, String, u32),
     /// What follows is of that, from its beginning.
     Followed(Option<Edition>),
     /// More of the stream of a process, from that place on.
@@ -135,6 +138,8 @@ pub(crate) struct LoggerClient {
     has_other_key: bool,
     /// The agreed version of mirror frames.
     pub(crate) mirror_version: u8,
+    /// The agreed version of the log link; 0 without a link.
+    link_version: u8,
     pid: u32,
     stream: Stream,
     /// The terms of the stream.
@@ -144,16 +149,19 @@ pub(crate) struct LoggerClient {
 }
 
 impl LoggerClient {
-    /// Start the process and wait until it reads the ring, `timeout` at most.
+    /// Start the process and wait until it reads the ring, `timeout` at most. A process that reads the ring is ended
+    /// before, with its records.
     pub(crate) fn start(
         config: &ServeConfig,
         pins: &Path,
         timeout: Duration,
     ) -> Result<Self, ServeError> {
-        let at = config.run_dir.service(&config.name).join(SOCKET);
+        let directory = config.run_dir.service(&config.name);
+        reader_lock::end_holder(&directory)?;
+        let at = directory.join(SOCKET);
         let _ = std::fs::remove_file(&at); // of one that is dead
         let listener = UnixListener::bind(&at).doing("make a socket for the logger")?;
-        let binary = std::env::current_exe().doing("find our own binary")?;
+        let binary = supervise::own_binary().doing("find our own binary")?;
         let mode = match config.replay {
             ReplayMode::Connection => "connection",
             ReplayMode::Request => "request",
@@ -162,6 +170,8 @@ impl LoggerClient {
             .arg(LOGGER_VERB)
             .arg("--pins")
             .arg(pins)
+            .arg("--lock")
+            .arg(directory.join(READER_LOCK))
             .arg("--per-connection")
             .arg(config.limits.per_connection.to_string())
             .arg("--total")
@@ -192,11 +202,10 @@ impl LoggerClient {
         Some(client)
     }
 
-    /// End the process of a `serve` that has died, if it is there.
-    pub(crate) fn end_left_over(directory: &Path) {
-        if let Ok(client) = Self::connect(&directory.join(SOCKET), "", ANSWER_TIMEOUT) {
-            client.shut_down();
-        }
+    /// Whether the process has an older version of a format than this program. The next version of this program may
+    /// have no version in common with the process.
+    pub(crate) fn is_older(&self) -> bool {
+        self.agreed.version() < VERSIONS.newest() || self.mirror_version < mirror::VERSION
     }
 
     fn connect(at: &Path, service: &str, timeout: Duration) -> Result<Self, ServeError> {
@@ -257,6 +266,7 @@ impl LoggerClient {
             }) if offered.0.contains(keys.version) && offered.1.contains(frames) => {
                 self.pid = pid;
                 self.mirror_version = frames;
+                self.link_version = keys.version;
                 let attached = Attached {
                     kept,
                     session,
@@ -332,6 +342,7 @@ impl LoggerClient {
             process: Process::Elsewhere,
             has_other_key: false,
             mirror_version: mirror::VERSION,
+            link_version: 0,
             pid: 0,
             stream,
             agreed,
@@ -394,7 +405,11 @@ impl LoggerClient {
             Response::Unprotected { flow, reason } => LoggerMessage::Unprotected(flow, reason),
             Response::Unknown { flow_low } => LoggerMessage::Unknown(flow_low),
             Response::Lease(answer) => LoggerMessage::Lease(answer),
-            Response::Hosts { serves, stands_by } => LoggerMessage::Hosts(serves, stands_by),
+            Response::Hosts {
+                serves,
+                stands_by,
+                determinants,
+            } => LoggerMessage::Hosts(serves, stands_by, determinants),
             Response::Followed { edition } => LoggerMessage::Followed(edition),
             Response::Grown {
                 process,
@@ -592,7 +607,8 @@ impl LoggerClient {
     /// New keys for the link.
     pub(crate) fn rekey(&mut self) -> Result<LinkKeys, ServeError> {
         match self.ask(&Request::Rekey)? {
-            Response::Keys(keys) => Ok(keys),
+            // The programs and the server's processes write the agreed version.
+            Response::Keys(keys) if keys.version == self.link_version => Ok(keys),
             other => Err(unexpected(&other)),
         }
     }
@@ -645,8 +661,8 @@ impl LoggerClient {
     }
 
     /// It does not behave: end it, whatever it does.
-    pub(crate) fn kill(self) -> Option<Unended> {
-        match self.process {
+    pub(crate) fn kill(&mut self) -> Option<Unended> {
+        match std::mem::replace(&mut self.process, Process::Elsewhere) {
             Process::Child(mut child) => {
                 let _ = child.kill();
                 return reap(child, KILL_TIMEOUT);
@@ -657,6 +673,15 @@ impl LoggerClient {
             Process::Elsewhere => {}
         }
         None
+    }
+}
+
+/// End the process of a `serve` that has died, if it is there.
+pub(crate) fn end_left_over(directory: &Path) {
+    if let Ok(client) = LoggerClient::connect(&directory.join(SOCKET), "", ANSWER_TIMEOUT) {
+        client.shut_down();
+    } else if let Err(error) = reader_lock::end_holder(directory) {
+        tracing::warn!(%error, "a logger process stays");
     }
 }
 

@@ -193,7 +193,7 @@ impl North {
         match memory.and_then(|memory| Ok((memory, shared()?))) {
             Ok(((memory, is_lost), shared)) => {
                 let mut north = Self::with(memory, memory_mount, bytes, shared);
-                north.is_lost = is_lost;
+                north.is_lost = is_lost || other_version.is_some();
                 north.set_images(images);
                 north.assume_logger_has_all();
                 if let Some(record) = other_version.as_ref().filter(|_| config.link.is_none()) {
@@ -487,7 +487,7 @@ fn mount_bytes(bytes: u64) -> u64 {
 
 /// An empty record beside one that is of no use, and that the server has, with all its memory, for as long as it lives.
 fn beside(memory_mount: &Mount, bytes: u64) -> Result<Memory, ServeError> {
-    Memory::remove(memory_mount.path()).doing(RECORD)?;
+    OtherVersion::set_aside(memory_mount.path()).doing(RECORD)?;
     let used = memory_mount.used().doing(RECORD)?;
     memory_mount.resize(used + mount_bytes(bytes))?;
     empty(memory_mount)

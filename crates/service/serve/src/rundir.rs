@@ -99,17 +99,7 @@ impl RunDir {
     /// is gone when that process closes any descriptor of the file (fcntl(2)).
     #[must_use]
     pub fn holder(&self, name: &str) -> Option<Holder> {
-        let file = File::open(self.service(name).join("lock")).ok()?;
-        let all = Flock {
-            start: 0,
-            length: 0,
-            pid: None,
-            typ: FlockType::WriteLock,
-            offset_type: FlockOffsetType::Set,
-        };
-        let held = fcntl_getlk(&file, &all).ok()??;
-        // One of another namespace of process numbers has none here.
-        Some(Holder { pid: held.pid })
+        Holder::of(&self.service(name).join("lock"))
     }
 
     /// Make the service's directory and take its lock, so that no second `serve` or `clean`
@@ -155,6 +145,21 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// The process that has the record lock of the file at this path, if another process has it.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let file = File::open(path).ok()?;
+        let all = Flock {
+            start: 0,
+            length: 0,
+            pid: None,
+            typ: FlockType::WriteLock,
+            offset_type: FlockOffsetType::Set,
+        };
+        let held = fcntl_getlk(&file, &all).ok()??;
+        // One of another namespace of process numbers has none here.
+        Some(Self { pid: held.pid })
+    }
+
     /// Has it the same network as this process, as far as can be seen?
     pub(crate) fn is_of_our_network(self) -> bool {
         let network = |of: &str| fs::read_link(format!("/proc/{of}/ns/net")).ok();
@@ -236,6 +241,7 @@ impl Lock {
         for file in [
             "control.sock",
             logger_client::SOCKET,
+            logger_client::READER_LOCK,
             sysctl_backup::FILE,
             instance::FILE,
             TEMPORARY_FILE,

@@ -13,6 +13,7 @@ use std::{
 
 use dataplane::{Dataplane, Life, ethernet_interfaces};
 use lease::{Holder, Speech, Terms};
+use north_host::layout;
 use protocol::control::Claim;
 use rustix::system::uname;
 use supervise::address_is_local;
@@ -141,7 +142,16 @@ pub(crate) fn claim(config: &ServeConfig, instance: &Instance) -> Result<Claim, 
         host_name: uname().nodename().to_string_lossy().into_owned(),
         service: config.name.clone(),
         addresses: config.addresses.clone(),
+        determinants: match config.wrapped {
+            true => layout::VERSION,
+            false => 0,
+        },
     })
+}
+
+/// The version of determinants of the serving host, if this host cannot replay that version.
+pub(crate) fn other_determinants(config: &ServeConfig, serves: u32) -> Option<u32> {
+    (config.wrapped && serves != 0 && serves != layout::VERSION).then_some(serves)
 }
 
 /// A number that this host has again after it was booted, and no other host has. A copy of a machine may

@@ -4,10 +4,11 @@
  *
  * The two programs take the places of the old `ingress` and `egress`, on every interface. From then on:
  *
- *   1. HOLDS: no TCP segment of the service's addresses arrives or leaves, so no flow changes under the copy. TCP sends
- *      all of these segments again. Other packets pass: at egress the old program still has its say, because the lease
- *      of this host may be over (replay/fence.h). The latch (replay/latch.h) goes on: this is no gate, so a death is
- *      still seen as a death, and a close as a close.
+ *   1. HOLDS: no TCP segment of the service's endpoints and of known connections arrives or leaves, so no flow changes
+ *      under the copy: the old programs find flows by these alone. TCP sends all of these segments again. Other packets
+ *      pass, those of other services of the same address too: at egress the old program still has its say, because the
+ *      lease of this host may be over (replay/fence.h). The latch (replay/latch.h) goes on: this is no gate, so a death
+ *      is still seen as a death, and a close as a close.
  *   2. COMMITTED: the new programs have their maps. These two call the new programs, until the new programs take the
  *      places themselves, interface by interface.
  *   3. EXPIRED: the time was over, or the copy has failed. These two call the old programs, whose maps nobody has
@@ -18,6 +19,7 @@
  */
 #include "lib/kernel.h"
 #include "lib/packet.h"
+#include "intf/flow.h"
 #include "intf/service.h"
 
 enum hold_state {
@@ -39,13 +41,20 @@ struct {
 	__type(value, struct hold);
 } hold SEC(".maps");
 
-/* The service's own. */
+/* The maps of the old programs: the values are of the old layout, and are not read here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MOST_ADDRESSES);
-	__uint(key_size, 16);
-	__type(value, __u8);
-} addresses SEC(".maps");
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(struct endpoint));
+	__uint(value_size, 1);
+} endpoints SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__uint(key_size, sizeof(struct flow_key));
+	__uint(value_size, 1);
+} flows SEC(".maps");
 
 enum { OLD_PROGRAM, NEW_PROGRAM, PROGRAMS };
 
@@ -80,10 +89,18 @@ static __always_inline __u32 state_of(struct hold *h)
 
 static __always_inline bool is_held(struct __sk_buff *skb, bool leaves)
 {
-	__u8 source[16] __attribute__((aligned(8))), destination[16] __attribute__((aligned(8)));
+	struct flow_key key = {};
 	struct packet p = {};
-	return parse_ip(skb, &p, source, destination) &&
-	       bpf_map_lookup_elem(&addresses, leaves ? source : destination);
+	__be16 ports[2];
+	if (!parse_ip(skb, &p, leaves ? key.server : key.client, leaves ? key.client : key.server) ||
+	    bpf_skb_load_bytes(skb, p.tcp_offset, ports, sizeof(ports)))
+		return false;
+	key.client_port = ports[leaves];
+	key.server_port = ports[!leaves];
+	struct endpoint local = { .port = key.server_port };
+	__builtin_memcpy(local.address, key.server, sizeof(local.address));
+	/* The connections that the server has opened begin at any port. */
+	return bpf_map_lookup_elem(&endpoints, &local) || bpf_map_lookup_elem(&flows, &key);
 }
 
 SEC("tcx/ingress")

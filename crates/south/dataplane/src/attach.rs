@@ -10,7 +10,7 @@ mod adoption;
 pub(crate) use adoption::program_in_filter;
 pub(crate) use adoption::replace_everywhere;
 
-use std::{io, os::fd::AsFd, ptr::NonNull};
+use std::{io, os::fd::AsFd, path::PathBuf, ptr::NonNull};
 
 use libbpf_rs::{
     AsRawLibbpf, Link, Object, ProgramMut, TC_EGRESS, TC_INGRESS, TcHook, TcHookBuilder, libbpf_sys,
@@ -20,7 +20,8 @@ use crate::{
     error::DataplaneError,
     interfaces::Interface,
     link::{Arranged, Change, Link as LinkDetails},
-    pins::{LINK_PREFIX, PinDirectory},
+    pins::{LINK_PREFIX, NEXT_PREFIX, PinDirectory},
+    step::begin_step,
 };
 
 /// How to bind to an interface.
@@ -34,6 +35,9 @@ pub enum AttachMode {
     /// clsact or an error.
     Clsact,
 }
+
+/// The programs by direction.
+pub(crate) const PACKET_PROGRAMS: [&str; 2] = ["ingress", "egress"];
 
 /// Ours come first: a filter that accepts a packet would keep it from those after it. The handle
 /// is not one that others are likely to use.
@@ -69,8 +73,8 @@ impl Attachment {
         let arranged = Arranged::on(&interface, link, localnet, others)?;
         let tcx = match mode {
             AttachMode::Clsact => None,
-            AttachMode::Tcx => Some(attach_tcx(object, &interface, pins)),
-            AttachMode::Auto => Some(attach_tcx(object, &interface, pins))
+            AttachMode::Tcx => Some(attach_both_tcx(object, &interface, pins)),
+            AttachMode::Auto => Some(attach_both_tcx(object, &interface, pins))
                 .filter(|tried| !matches!(tried, Err(error) if lacks_tcx(error))),
         };
         let hooks = match tcx {
@@ -148,22 +152,36 @@ fn lacks_tcx(error: &DataplaneError) -> bool {
             || source.kind() == libbpf_rs::ErrorKind::Unsupported)
 }
 
-fn attach_tcx(
+fn attach_both_tcx(
     object: &Object,
     interface: &Interface,
     pins: &PinDirectory,
 ) -> Result<(), DataplaneError> {
-    for name in ["ingress", "egress"] {
-        let mut link = tcx_link(&program(object, name)?, interface.index).map_err(|source| {
-            DataplaneError::Attach {
-                program: name,
-                target: interface.name.clone(),
-                source,
-            }
-        })?;
-        pin_link(&mut link, pins, &format!("{name}_{}", interface.index))?;
-    }
-    Ok(())
+    PACKET_PROGRAMS
+        .into_iter()
+        .try_for_each(|name| attach_tcx(object, name, interface, pins))
+}
+
+fn attach_tcx(
+    object: &Object,
+    name: &'static str,
+    interface: &Interface,
+    pins: &PinDirectory,
+) -> Result<(), DataplaneError> {
+    begin_step();
+    let mut link = tcx_link(&program(object, name)?, interface.index).map_err(|source| {
+        DataplaneError::Attach {
+            program: name,
+            target: interface.name.clone(),
+            source,
+        }
+    })?;
+    pin_link(&mut link, pins, &format!("{name}_{}", interface.index))
+}
+
+/// Where the link of a program to an interface is pinned.
+fn link_pin(pins: &PinDirectory, name: &str, interface: &Interface) -> PathBuf {
+    pins.pin(&format!("{LINK_PREFIX}{name}_{}", interface.index))
 }
 
 /// libbpf-rs has no TCX attachment of its own.
@@ -196,11 +214,13 @@ fn attach_clsact(object: &Object, interface: &Interface) -> Result<Hooks, Datapl
             .handle(HANDLE)
             .priority(PRIORITY)
             .hook(point);
+        begin_step();
         match hook.create() {
             Ok(_) => qdisc_is_ours |= name == "ingress",
             Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(failed(name, error)),
         }
+        begin_step();
         hook.attach().map_err(|error| failed(name, error))
     };
     let filters = [filter("ingress", TC_INGRESS)?, filter("egress", TC_EGRESS)?];
@@ -216,6 +236,7 @@ pub(crate) fn pin_link(
     name: &str,
 ) -> Result<(), DataplaneError> {
     let path = pins.pin(&format!("{LINK_PREFIX}{name}"));
+    begin_step();
     link.pin(&path).map_err(|error| DataplaneError::Pin {
         path,
         source: io::Error::other(error),
@@ -239,14 +260,14 @@ fn has_filters(interface: &str) -> bool {
 /// The interfaces cannot be listed.
 pub fn detach_clsact(pins: &PinDirectory) -> Result<(), DataplaneError> {
     crate::object::log_libbpf();
-    // The programs of an interrupted migration may be in the places of ours.
-    for (name, point) in [
-        ("ingress", TC_INGRESS),
-        ("egress", TC_EGRESS),
-        ("hold_ingress", TC_INGRESS),
-        ("hold_egress", TC_EGRESS),
-    ] {
-        let Ok(fd) = libbpf_rs::Program::fd_from_pinned_path(pins.pin(name)) else {
+    // The programs of an interrupted adoption or migration may be in the places of ours.
+    let points = [("ingress", TC_INGRESS), ("egress", TC_EGRESS)];
+    let prefixes = ["", NEXT_PREFIX, "hold_"];
+    let pairs = points
+        .into_iter()
+        .flat_map(|(name, point)| prefixes.map(|prefix| (format!("{prefix}{name}"), point)));
+    for (name, point) in pairs {
+        let Ok(fd) = libbpf_rs::Program::fd_from_pinned_path(pins.pin(&name)) else {
             continue;
         };
         let Ok(ours) = libbpf_rs::Program::id_from_fd(fd.as_fd()) else {

@@ -55,6 +55,14 @@ pub enum DataplaneError {
         /// What the kernel said.
         source: libbpf_rs::Error,
     },
+    /// A program that is none of the service's is in the place of the service's.
+    #[error(
+        "on {interface} an unknown program has the place of the service's filter (tc filter show dev {interface} ingress, egress): remove that filter, and start outlive serve again"
+    )]
+    UnknownFilter {
+        /// The interface.
+        interface: String,
+    },
     /// A map or program of the object is missing: our own bug.
     #[error("the BPF object has no {0}")]
     Missing(&'static str),

@@ -19,6 +19,7 @@ mod object;
 mod packet_socket;
 mod pins;
 mod rings;
+mod step;
 
 pub use announce::Announcer;
 pub use asking::holder_of;
@@ -29,8 +30,8 @@ pub use interfaces::{Interface, check_settings, ethernet_interfaces, netns_cooki
 pub use link::{Change, put_back};
 pub use link_socket::link_socket;
 pub use object::{
-    AckStrategy, Counters, Dataplane, Fence, Life, LinkSettings, MigrationError, Renewer, Settings,
-    SplicePoint, probe,
+    AckStrategy, Adoption, Counters, Dataplane, Fence, Life, LinkSettings, MigrationError, Renewer,
+    Settings, SplicePoint, probe,
 };
 pub use pins::{FORMAT, LAYOUT_VERSION, MOST_ADDRESSES, PinDirectory, pinned_services};
 pub use rings::Ring;

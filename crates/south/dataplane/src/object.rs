@@ -21,13 +21,15 @@ mod migration;
 mod reading;
 mod settings;
 mod slow_start;
+#[cfg(test)]
+mod test_namespace;
 
 use std::{collections::BTreeSet, io, os::fd::BorrowedFd};
 
 use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, PrintLevel};
 
 pub use self::{
-    adoption::Life,
+    adoption::{Adoption, Life},
     control::SplicePoint,
     fence::Fence,
     log_link::{AckStrategy, LinkSettings},
@@ -38,12 +40,16 @@ pub use self::{
 };
 use crate::{
     abi,
-    attach::{self, AttachMode, Attachment},
+    attach::{self, AttachMode, Attachment, PACKET_PROGRAMS},
     error::{DataplaneError, MapContext},
     interfaces::Interface,
     link::{Change, Link},
     pins::PinDirectory,
+    step::begin_step,
 };
+
+/// The programs of the death latch.
+const LATCH_PROGRAMS: [&str; 2] = ["on_exit", "on_state"];
 
 /// The programs and maps of one service.
 ///
@@ -171,7 +177,7 @@ impl Dataplane {
     }
 
     fn pin_programs(&self) -> Result<(), DataplaneError> {
-        for name in ["ingress", "egress"] {
+        for name in PACKET_PROGRAMS {
             let path = self.pins.pin(name);
             let mut program = attach::program(&self.object, name)?;
             program.pin(&path).map_err(|error| DataplaneError::Pin {
@@ -324,20 +330,26 @@ impl Dataplane {
 
 /// The death latch, by the names of its programs, which is attached as long as the links live.
 fn latch_of(object: &Object) -> Result<Vec<(&'static str, libbpf_rs::Link)>, DataplaneError> {
-    let tracepoints = [
-        ("on_exit", "sched_process_exit"),
-        ("on_state", "inet_sock_set_state"),
-    ];
-    let attach = |(name, tracepoint)| {
-        let link = attach::program(object, name)?.attach_trace();
-        let link = link.map_err(|source| DataplaneError::Attach {
+    let attach = |name| Ok((name, attach_latch_program(object, name)?));
+    LATCH_PROGRAMS.into_iter().map(attach).collect()
+}
+
+fn attach_latch_program(
+    object: &Object,
+    name: &'static str,
+) -> Result<libbpf_rs::Link, DataplaneError> {
+    let tracepoint = match name {
+        "on_exit" => "sched_process_exit",
+        _ => "inet_sock_set_state",
+    };
+    begin_step();
+    attach::program(object, name)?
+        .attach_trace()
+        .map_err(|source| DataplaneError::Attach {
             program: name,
             target: format!("tracepoint {tracepoint}"),
             source,
-        })?;
-        Ok((name, link))
-    };
-    tracepoints.into_iter().map(attach).collect()
+        })
 }
 
 /// What libbpf says goes to our own log; what matters of it is in its errors.

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::error::DataplaneError;
+use crate::{error::DataplaneError, step::begin_step};
 
 /// Version of the layout of `bpf/intf` (`LAYOUT_VERSION` there; a test compares the two). The feature `next-version`
 /// builds the version after this.
@@ -77,7 +77,20 @@ impl PinDirectory {
 
     /// Where pins are made that no `serve` adopts yet.
     pub(crate) fn staged(&self) -> Self {
-        self.beside(&format!("{STAGED_PREFIX}{LAYOUT_VERSION}"))
+        self.beside(&format!("{STAGED_PREFIX}{}", self.layout()))
+    }
+
+    /// The same of the layout after ours, from an adopter that was killed.
+    pub(crate) fn staged_by_next(&self) -> Self {
+        self.beside(&format!("{STAGED_PREFIX}{}", self.layout() + 1))
+    }
+
+    /// The version in the path.
+    fn layout(&self) -> u32 {
+        let directory = self.0.parent().and_then(Path::file_name);
+        let version = directory.and_then(|name| name.to_str()?.strip_prefix(LAYOUT_PREFIX));
+        let version = version.and_then(|version| version.parse().ok());
+        version.unwrap_or(LAYOUT_VERSION)
     }
 
     /// The directory of the same service in another directory of the mode.
@@ -95,6 +108,11 @@ impl PinDirectory {
             .collect()
     }
 
+    /// Is a link to an interface pinned there?
+    pub(crate) fn has_interface_links(&self) -> bool {
+        self.names().iter().any(|name| is_of_interface(name))
+    }
+
     /// Is something pinned there, not only a directory made?
     pub(crate) fn has_pins(&self) -> bool {
         !self.names().is_empty()
@@ -103,7 +121,7 @@ impl PinDirectory {
     /// Directories in which pins of the same service may be that this version can adopt or remove: its own first.
     #[must_use]
     pub fn all(&self) -> Vec<Self> {
-        let mut all = vec![self.clone(), self.staged()];
+        let mut all = vec![self.clone(), self.staged(), self.staged_by_next()];
         all.extend(self.former());
         all
     }
@@ -124,6 +142,23 @@ impl PinDirectory {
     #[must_use]
     pub fn pin(&self, name: &str) -> PathBuf {
         self.0.join(name)
+    }
+
+    /// Removes a pin. A missing pin is no error.
+    pub(crate) fn unpin(&self, name: &str) -> Result<(), DataplaneError> {
+        let path = self.pin(name);
+        if !path.exists() {
+            return Ok(());
+        }
+        begin_step();
+        fs::remove_file(&path).map_err(|source| DataplaneError::Pin { path, source })
+    }
+
+    /// Gives a pin another name, in one step: a pin with that name is gone afterwards.
+    pub(crate) fn rename(&self, from: &str, to: &str) -> Result<(), DataplaneError> {
+        let path = self.pin(to);
+        begin_step();
+        fs::rename(self.pin(from), &path).map_err(|source| DataplaneError::Pin { path, source })
     }
 
     /// Is anything pinned?
@@ -157,6 +192,7 @@ impl PinDirectory {
     }
 
     pub(crate) fn create(&self) -> Result<(), DataplaneError> {
+        begin_step();
         let mut made = fs::create_dir_all(&self.0);
         // Another service that ends removes the empty directories above, also between two steps here: a directory is
         // missing then, or `create_dir_all` finds one that is gone when it looks at it. Each repetition needs another
@@ -191,11 +227,13 @@ impl PinDirectory {
         let mut pins: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
         pins.sort_by_key(|path| !is_link(path));
         for pin in pins {
+            begin_step();
             fs::remove_file(&pin).map_err(|error| failed(&pin, error))?;
         }
         let mut directory = Some(self.0.as_path());
         for _ in 0..3 {
             let Some(path) = directory else { break };
+            begin_step();
             if fs::remove_dir(path).is_err() {
                 break; // another service lives there
             }
@@ -231,6 +269,14 @@ fn is_of_an_end(error: &io::Error) -> bool {
 
 // bpffs keeps names with a dot for itself.
 pub(crate) const LINK_PREFIX: &str = "link_";
+/// Of the names of pins that take the places of others when an adoption ends.
+pub(crate) const NEXT_PREFIX: &str = "next_";
+
+/// Is this the name of a link to an interface?
+pub(crate) fn is_of_interface(name: &str) -> bool {
+    let program = name.strip_prefix(LINK_PREFIX);
+    program.is_some_and(|name| name.starts_with("ingress_") || name.starts_with("egress_"))
+}
 
 fn is_link(path: &Path) -> bool {
     path.file_name()

@@ -1,6 +1,8 @@
 //! `serve` is upgraded to a version with other determinants (feature `next-version`): a record replays only in the
 //! version that made the record.
 
+use std::path::Path;
+
 use e2e::{
     Protected, Scene,
     binaries::next_outlive,
@@ -56,33 +58,102 @@ fn adopted_server_runs_on_without_record() {
     server.stop();
 }
 
-/// The logger has new keys, which the processes of the adopted server do not learn.
+/// A server with state whose record is at a logger on another host.
+struct Linked<'a> {
+    scene: &'a Scene,
+    logger: Logger,
+    definition: Server,
+    server: Protected,
+}
+
+impl<'a> Linked<'a> {
+    fn new(scene: &'a Scene) -> Self {
+        let host = scene.lab.add_host_at("logger", 20).expect("a host");
+        let logger = Logger::start(scene, &host, &key_file(scene, "keys"), &[]);
+        let definition = redis(scene);
+        let server = protect(scene, &definition, &logger, &STATEFUL_REQUIRE);
+        Self {
+            scene,
+            logger,
+            definition,
+            server,
+        }
+    }
+
+    fn flags(&self) -> Vec<String> {
+        let stateful = STATEFUL_REQUIRE.map(String::from);
+        self.logger.flags().into_iter().chain(stateful).collect()
+    }
+
+    fn upgrade_serve(&mut self) {
+        let flags = self.flags();
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        upgrade(self.scene, &mut self.server, &self.definition, &flags);
+    }
+
+    /// The logger has new keys then, which the processes of an adopted server of another version do not learn.
+    fn replace_logger(&mut self, outlive: &Path) {
+        let attached = |logger: &Logger| logger.log().matches("attached").count();
+        let before = attached(&self.logger);
+        self.logger.kill();
+        self.logger.replace_dead_by(outlive, self.scene);
+        await_condition("the service is back", || attached(&self.logger) > before);
+    }
+}
+
 #[test]
-fn adopted_server_does_not_wait_for_logger() {
+fn upgraded_serve_then_upgraded_logger_does_not_stop_answers() {
     let scene = Scene::new("north-upgrade-link");
-    let host = scene.lab.add_host_at("logger", 20).expect("a host");
-    let keys = key_file(&scene, "keys");
-    let mut logger = Logger::start(&scene, &host, &keys, &[]);
-    let definition = redis(&scene);
-    let mut server = protect(&scene, &definition, &logger, &STATEFUL_REQUIRE);
+    let mut linked = Linked::new(&scene);
     let mut client = Client::new(&scene);
     assert_eq!(client.ask(&["SET", "old", "value"]), "+OK");
-    let flags = logger.flags();
-    let flags = flags.iter().map(String::as_str).chain(STATEFUL_REQUIRE);
-    let flags: Vec<&str> = flags.collect();
-    upgrade(&scene, &mut server, &definition, &flags);
-    logger.kill();
-    logger.replace_dead_by(&next_outlive(), &scene);
-    await_condition("the service is back", || logger.log().contains("attached"));
+    linked.upgrade_serve();
     assert_eq!(client.ask(&["GET", "old"]), "value");
-    begins_anew(&scene, &server, client);
-    server.stop();
+    for _ in 0..2 {
+        linked.replace_logger(&next_outlive());
+        assert_eq!(client.ask(&["GET", "old"]), "value");
+    }
+    begins_anew(&scene, &linked.server, client);
+    linked.server.stop();
+}
+
+#[test]
+fn upgraded_logger_then_upgraded_serve_does_not_stop_answers() {
+    let scene = Scene::new("north-upgrade-logger");
+    let mut linked = Linked::new(&scene);
+    let mut client = Client::new(&scene);
+    assert_eq!(client.ask(&["SET", "old", "value"]), "+OK");
+    linked.replace_logger(&next_outlive());
+    assert_eq!(client.ask(&["GET", "old"]), "value");
+    linked.upgrade_serve();
+    assert_eq!(client.ask(&["GET", "old"]), "value");
+    linked.replace_logger(&next_outlive());
+    assert_eq!(client.ask(&["GET", "old"]), "value");
+    begins_anew(&scene, &linked.server, client);
+    linked.server.stop();
+}
+
+/// The first `serve` of the next version dies before a logger has heard that the record is over. The second `serve`
+/// still finds the record of the running server.
+#[test]
+fn record_of_other_version_ends_after_death_of_adopting_serve() {
+    let scene = Scene::new("north-upgrade-twice");
+    let mut linked = Linked::new(&scene);
+    let mut client = Client::new(&scene);
+    assert_eq!(client.ask(&["SET", "old", "value"]), "+OK");
+    linked.logger.kill();
+    linked.upgrade_serve();
+    linked.upgrade_serve();
+    linked.logger.replace_dead_by(&next_outlive(), &scene);
+    assert_eq!(client.ask(&["GET", "old"]), "value");
+    begins_anew(&scene, &linked.server, client);
+    linked.server.stop();
 }
 
 /// A standby of another version does not go on from the record of the dead host: connections end, and the service
 /// begins anew.
 #[test]
-fn standby_of_next_version_begins_anew() {
+fn standby_of_next_version_warns_and_begins_anew() {
     let [address, _] = addresses();
     let mut pair = Pair::with("north-upgrade-pair", &[], &STATEFUL_REQUIRE, |scene| {
         redis_at(scene, address)
@@ -92,6 +163,8 @@ fn standby_of_next_version_begins_anew() {
     pair.second.set_binary(next_outlive());
     pair.begin_standby();
     pair.second.wait_for("standby_started", 1);
+    let warning = pair.second.wait_for("warning", 1);
+    assert_eq!(warning["code"], "standby_other_version", "{warning}");
     pair.await_leases();
     let mut client = power_off::client(&pair.scene);
     assert_eq!(client.ask(&["SET", "old", "value"]), "+OK");

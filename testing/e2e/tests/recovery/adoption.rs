@@ -13,7 +13,7 @@ use e2e::servers::{self, SERVER_PORT, nginx};
 use e2e::{Scene, Seed, assert_same_bytes};
 use lab::{Output, Signal};
 
-use crate::layouts::pins;
+use crate::layouts::{logger_of, pins};
 use crate::{echoes, echoing, needy, talks};
 
 /// Clients are at work. `serve` is killed, a `serve` of the program `next` adopts, and then the server dies.
@@ -266,6 +266,63 @@ fn changed_options_are_refused() {
     protected.succeed(&scene, &server, &[]);
     protected.kill_main(Signal::KILL);
     protected.wait_serving(1);
+    echoes(&stream, b"afterwards");
+    protected.stop();
+}
+
+/// A logger process that does not answer still maps the ring: two readers would share the frames.
+#[test]
+fn stopped_logger_is_ended_before_next_reads_ring() {
+    let scene = Scene::new("adopt-stopped-logger");
+    let server = servers::test_server(&scene);
+    let mut protected = scene.protect(&server);
+    let stream = echoing(&scene);
+    // A logger on another machine reads no ring.
+    let Some(former) = logger_of(&protected) else {
+        return;
+    };
+    protected.kill_serve_itself();
+    lab::signal(former, Signal::STOP).expect("it runs");
+    protected.succeed(&scene, &server, &[]);
+    let restarted = protected.wait_for("logger_restarted", 1);
+    assert_eq!(restarted["connections"], 1, "{restarted}");
+    assert_ne!(logger_of(&protected), Some(former));
+    // The dead `serve` has no successor that collects the status of the process.
+    let stat = fs::read_to_string(format!("/proc/{former}/stat")).unwrap_or_default();
+    let has_ended = stat.is_empty() || stat.contains(") Z ");
+    assert!(has_ended, "two loggers read the ring: {stat}");
+    echoes(&stream, b"unprotected");
+    let recorded = echoing(&scene);
+    protected.kill_main(Signal::KILL);
+    let serving = protected.wait_serving(1);
+    let counts = (&serving["recovered"], &serving["reset"]);
+    assert_eq!(counts, (&1.into(), &1.into()), "{serving}");
+    echoes(&recorded, b"afterwards");
+    protected.stop();
+}
+
+/// An upgrade renames the new binary over the old one. Until `serve` is restarted, its logger has the old version.
+#[test]
+fn logger_restarts_after_binary_was_replaced() {
+    let scene = Scene::new("adopt-binary");
+    let server = servers::test_server(&scene);
+    let [installed, new] = ["installed", "new"].map(|name| scene.directory().join(name));
+    fs::copy(outlive(), &installed).expect("copy the binary");
+    let mut protected = scene.protect(&server);
+    protected.kill_serve_itself();
+    protected.set_binary(installed.clone());
+    protected.succeed(&scene, &server, &[]);
+    fs::write(&new, "the next version").expect("write a file");
+    fs::rename(&new, &installed).expect("replace the binary");
+    protected.set_binary(outlive()); // which asks for the status
+    if let Some(former) = logger_of(&protected) {
+        lab::signal(former, Signal::KILL).expect("it runs");
+        protected.wait_for("logger_restarted", 1);
+    }
+    let stream = echoing(&scene);
+    protected.kill_main(Signal::KILL);
+    let serving = protected.wait_serving(1);
+    assert_eq!(serving["recovered"], 1, "{serving}");
     echoes(&stream, b"afterwards");
     protected.stop();
 }

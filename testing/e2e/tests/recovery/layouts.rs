@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use e2e::arrange::wait_until;
 use e2e::binaries::{next_outlive, outlive};
 use e2e::clients::{read_exactly, write};
 use e2e::exchange::{Exchange, assert_all_recovered};
@@ -86,14 +87,15 @@ fn server_death_during_upgrade_is_recovered() {
 }
 
 /// The process on this host that keeps the records, if no other host does.
-fn logger_of(protected: &Protected) -> Option<Pid> {
+pub(crate) fn logger_of(protected: &Protected) -> Option<Pid> {
     let status = protected.outlive("status", &["--json"]);
     let pid = status.json()[0]["logger_pid"].as_i64();
     let pid = pid.and_then(|pid| i32::try_from(pid).ok());
     pid.and_then(Pid::from_raw)
 }
 
-/// Programs of the next version write frames for the logger of this version, then for a logger of their own version.
+/// Programs of the next version write frames for the logger of this version, then for a logger of their own version:
+/// without a connection, no record is lost.
 #[test]
 fn logger_of_version_before_is_adopted_and_succeeded() {
     let scene = Scene::new("layout-logger");
@@ -121,10 +123,22 @@ fn logger_of_version_before_is_adopted_and_succeeded() {
         }
     });
     echoes(&early, b"afterwards");
-    drop(early);
     assert_eq!(logger_of(&protected), logger, "the same process");
+    drop(early);
     assert_all_recovered(&protected);
-    if let Some(logger) = logger {
+    if let Some(former) = logger {
+        wait_until("a logger of the next version reads the ring", || {
+            logger_of(&protected) != Some(former)
+        });
+        protected.assert_none_of("logger_restarted");
+        let stream = echoing(&scene);
+        let recoveries = protected.events_of("serving").len();
+        protected.kill_main(Signal::KILL);
+        let serving = protected.wait_serving(recoveries + 1);
+        assert_eq!(serving["recovered"], 1, "{serving}");
+        echoes(&stream, b"afterwards");
+    }
+    if let Some(logger) = logger_of(&protected) {
         lab::signal(logger, Signal::KILL).expect("it runs");
         protected.wait_for("logger_restarted", 1);
         assert_ne!(logger_of(&protected), Some(logger));

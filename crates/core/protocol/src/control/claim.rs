@@ -16,10 +16,16 @@ pub struct Claim {
     /// The operator knows that another site has the same addresses (NAT): nothing is refused for them.
     pub shared: bool,
     /// The host's name, for people.
+    #[serde(with = "values::name")]
     pub host_name: String,
     /// The name of the service.
+    #[serde(with = "values::name")]
     pub service: String,
     /// What clients connect to; IPv4 not in its mapped form.
     #[serde(with = "values::addresses")]
     pub addresses: Vec<SocketAddr>,
+    /// The version of determinants that the host records and replays; 0: the server has no state, or the peer does not
+    /// know the field.
+    #[serde(default)]
+    pub determinants: u32,
 }

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::framed;
+use super::{framed, values::name};
 
 /// A host says where it stands, and asks where it stands then. Sent again and again, by the host that
 /// serves and by its standbys; each is answered by at most one [`LeaseAnswer`].
@@ -25,6 +25,7 @@ pub struct LeaseRequest {
     #[serde(with = "framed")]
     pub standing: Standing,
     /// The name of the service.
+    #[serde(with = "name")]
     pub service: String,
 }
 

@@ -6,7 +6,7 @@ use wire::{FlowId, SeqNumber};
 use super::{
     Attach, Claim, Edition, ErrorCode, KeptImage, LeaseAnswer, LeaseRequest, Message,
     RecordSummary, Recorded, Resume, Role, Statistics, framed,
-    values::{bytes, link_keys, runs},
+    values::{bytes, link_keys, name, runs},
 };
 use crate::link::LinkKeys;
 use crate::{Digest, DigestSeed, UnprotectedReason, Versions};
@@ -17,6 +17,7 @@ pub enum Request {
     /// Who is asking. The first message on a stream; answered by [`Response::Hello`].
     Hello {
         /// The name of the service whose record this is.
+        #[serde(with = "name")]
         service: String,
         /// The versions of the mirror frame in which the ring may be written. The logger chooses one.
         #[serde(with = "framed")]
@@ -104,6 +105,7 @@ pub enum Request {
     /// Answered by [`Response::GivenUp`], or by an error if that host was heard a moment ago.
     GiveUp {
         /// The name of the service.
+        #[serde(with = "name")]
         service: String,
     },
     /// These addresses are those of a service: before [`Request::Attach`] and [`Request::Lease`]. Answered by
@@ -160,6 +162,7 @@ pub enum Request {
     /// [`Request::Connections`] is answered, too, and nothing else.
     Follow {
         /// The name of the service.
+        #[serde(with = "name")]
         service: String,
         /// What it has.
         #[serde(with = "framed")]
@@ -358,9 +361,14 @@ pub enum Response {
     /// that has changed. Only to who has made a [`Request::Claim`].
     Hosts {
         /// The host that serves; empty: none is known.
+        #[serde(with = "name")]
         serves: String,
         /// A host that stands by; empty: none does.
+        #[serde(with = "name")]
         stands_by: String,
+        /// [`Claim::determinants`] of the host that serves.
+        #[serde(default)]
+        determinants: u32,
     },
     /// To [`Request::Determinants`].
     Determinants {

@@ -6,7 +6,7 @@ use wire::{FlowId, FlowKey, SeqNumber};
 
 use super::{
     MAX_DATA, framed,
-    values::{flow_key, handshake},
+    values::{flow_key, handshake, name},
 };
 use crate::link::{self, FLOW_KEY_LEN, HANDSHAKE_LEN, Handshake, flow_key_from, flow_key_into};
 use crate::{Versions, mirror};
@@ -68,6 +68,7 @@ pub struct Attach {
     /// of this instance from now on.
     pub inherit: bool,
     /// The name of the service.
+    #[serde(with = "name")]
     pub service: String,
     /// The versions of the log link that the host speaks. The logger chooses one: [`super::Response::Attached`].
     #[serde(with = "framed")]

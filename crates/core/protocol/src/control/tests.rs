@@ -190,12 +190,69 @@ fn value_out_of_range_is_malformed() {
     let why = "the code of the replay mode is unknown";
     assert_eq!(request_error(&unknown), Some(malformed(why)));
     let last = attach(ReplayMode::Request).len() - 1;
-    if VERSION == FIRST_NEGOTIATED {
+    if !cfg!(feature = "next-version") {
         let mut empty = attach(ReplayMode::Request);
         empty[last] = 0;
         let why = "a range of versions has no version";
         assert_eq!(request_error(&empty), Some(malformed(why)));
     }
+}
+
+/// A name is passed on to other hosts, so it must leave room in any message.
+#[test]
+fn long_name_is_refused_in_each_message() {
+    let error = |len: usize| {
+        let name = || "n".repeat(len);
+        let claim = |service, host_name| {
+            Request::Claim(Claim {
+                host: 0,
+                serves: false,
+                shared: false,
+                host_name,
+                service,
+                addresses: Vec::new(),
+                determinants: 0,
+            })
+        };
+        let requests = [
+            Request::Hello {
+                service: name(),
+                frames: crate::mirror::VERSIONS,
+            },
+            Request::Attach(Attach {
+                service: name(),
+                ..Attach::PLAIN
+            }),
+            Request::Lease(LeaseRequest {
+                instance: 0,
+                host: 0,
+                number: 0,
+                life: 0,
+                preference: 0,
+                standing: Standing::First,
+                service: name(),
+            }),
+            Request::GiveUp { service: name() },
+            Request::Follow {
+                service: name(),
+                edition: None,
+                streams: Vec::new(),
+            },
+            claim(name(), String::new()),
+            claim(String::new(), name()),
+        ];
+        let responses = [(len, 0), (0, len)].map(|(serves, stands_by)| Response::Hosts {
+            serves: "n".repeat(serves),
+            stands_by: "n".repeat(stands_by),
+            determinants: 0,
+        });
+        let requests = requests.map(|one| request_error(&bytes_of(&one)));
+        let responses = responses.map(|one| pull::<Response>(&bytes_of(&one)).err());
+        requests.into_iter().chain(responses).collect::<Vec<_>>()
+    };
+    assert_eq!(error(NAME_LEN_MAX), vec![None; 9]);
+    let why = "a name has 256 bytes, and the longest name 255 bytes";
+    assert_eq!(error(NAME_LEN_MAX + 1), vec![Some(malformed(why)); 9]);
 }
 
 #[test]

@@ -40,6 +40,32 @@ fn borrowed<'de, D: Deserializer<'de>>(deserializer: D) -> Result<&'de [u8], D::
     deserializer.deserialize_bytes(Borrowed)
 }
 
+/// Names of services and hosts, of at most [`NAME_LEN_MAX`] bytes. The logger passes names on to other hosts: with a
+/// longer name, a message to another host could exceed the length of a message, and the stream of that host would end.
+pub(super) mod name {
+    use super::*;
+    use crate::control::NAME_LEN_MAX;
+
+    pub(in crate::control) fn serialize<S: Serializer>(
+        name: &str,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(name)
+    }
+
+    pub(in crate::control) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<String, D::Error> {
+        let name = String::deserialize(deserializer)?;
+        match name.len() {
+            ..=NAME_LEN_MAX => Ok(name),
+            len => Err(D::Error::custom(format_args!(
+                "a name has {len} bytes, and the longest name {NAME_LEN_MAX} bytes"
+            ))),
+        }
+    }
+}
+
 /// Addresses and ports of a connection: 36 bytes, as datagrams of the link have them.
 pub(super) mod flow_key {
     use super::*;

@@ -5,7 +5,11 @@ use std::{net::IpAddr, time::Duration};
 use lease::{Claimant, Taken};
 use protocol::control::{Claim, ErrorCode, Response};
 
-use super::{Event, Service, client::ClientError, leases::Leases};
+use super::{
+    Event, Service,
+    client::{ClaimingHost, ClientError},
+    leases::Leases,
+};
 
 impl Leases {
     /// See [`lease::Granter::claim`] and those beside it.
@@ -62,7 +66,10 @@ impl Service {
                 hosts: [who.from, taken.from],
             });
         }
-        client.host_name = in_words(&claim.host_name, who.from);
+        client.host = ClaimingHost {
+            name: in_words(&claim.host_name, who.from),
+            determinants: claim.determinants,
+        };
         client.claims = Some(who);
         let beside = beside.map_or_else(String::new, |taken| taken.to_string());
         client.say(&Response::Claimed { beside })
@@ -89,24 +96,28 @@ impl Service {
         let holder = self.leases.granter.holder(&who.service);
         let holder = holder.map(|(_, instance)| instance);
         // The newest stream of each: of a host that has lost its power an old one is still there.
-        let name = |serves: bool| {
+        let host = |serves: bool| {
             let others = self.clients.iter().filter_map(|other| {
                 let (instance, asked) = other.asks?;
                 let is_of_another = other.claims.as_ref().is_some_and(|claims| {
                     claims.service == who.service && !claims.is_of_host(&who)
                 });
                 let is = serves == (Some(instance) == holder);
-                (is_of_another && is).then_some((asked, &other.host_name))
+                (is_of_another && is).then_some((asked, &other.host))
             });
             let newest = others.max_by_key(|(asked, _)| *asked);
-            newest.map_or_else(String::new, |(_, name)| name.clone())
+            newest.map_or_else(ClaimingHost::default, |(_, host)| host.clone())
         };
-        let hosts = (name(true), name(false));
+        let hosts = (host(true), host(false).name);
         let client = &mut self.clients[at];
         if client.hosts.as_ref() != Some(&hosts) {
             let (serves, stands_by) = hosts.clone();
             client.hosts = Some(hosts);
-            client.say(&Response::Hosts { serves, stands_by })?;
+            client.say(&Response::Hosts {
+                serves: serves.name,
+                stands_by,
+                determinants: serves.determinants,
+            })?;
         }
         Ok(())
     }

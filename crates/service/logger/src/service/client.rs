@@ -82,6 +82,15 @@ pub(super) enum Over {
     Answered,
 }
 
+/// The host of a stream that has claimed addresses, as other hosts are told.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct ClaimingHost {
+    /// Name and address, for people.
+    pub(super) name: String,
+    /// [`protocol::control::Claim::determinants`].
+    pub(super) determinants: u32,
+}
+
 /// A control stream.
 pub(super) struct Client {
     channel: Channel<TcpStream>,
@@ -98,10 +107,10 @@ pub(super) struct Client {
     pub(super) over: Option<Over>,
     /// It has claimed addresses.
     pub(super) claims: Option<Claimant>,
-    /// How people call its host, if it has.
-    pub(super) host_name: String,
-    /// What it was told of the hosts of its service: which serves, and which stands by.
-    pub(super) hosts: Option<(String, String)>,
+    /// Its host, if it has.
+    pub(super) host: ClaimingHost,
+    /// What it was told of the hosts of its service: which serves, and the name of which stands by.
+    pub(super) hosts: Option<(ClaimingHost, String)>,
     /// As which instance it asks for leases, for which it needs no session, and when it did last.
     pub(super) asks: Option<(u64, Duration)>,
     /// It has asked as the one that serves.
@@ -134,7 +143,7 @@ impl Client {
             instance: None,
             over: None,
             claims: None,
-            host_name: String::new(),
+            host: ClaimingHost::default(),
             hosts: None,
             asks: None,
             serves: false,

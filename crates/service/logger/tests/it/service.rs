@@ -703,6 +703,7 @@ fn claims(
         host_name: "host-a".into(),
         service: service.into(),
         addresses: vec!["10.0.0.10:80".parse().expect("an address")],
+        determinants: 0,
     }));
     (stream, answer)
 }

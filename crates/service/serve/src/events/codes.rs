@@ -56,6 +56,7 @@ codes! {
     SettingNotChanged, "setting_not_changed", "A setting of the loopback that a recovery needs was changed back, and cannot be changed again: clients on this host may be lost.";
     SocketNotMade, "socket_not_made", "No socket can be made for a connection (--stateful).";
     SocketsLeft, "sockets_left", "Sockets of the dead server cannot be removed: their connections may be lost.";
+    StandbyOtherVersion, "standby_other_version", "The serving host records another version of determinants than this standby replays: a takeover loses the server's state and all connections (--stateful).";
     StateLost, "state_lost", "The server's state is lost, and so are its connections (--stateful).";
     StepFailed, "step_failed", "A step of the service failed, and is tried again. Report repeated failures.";
     ThreadsNotAwaited, "threads_not_awaited", "Threads of the server other than the first are no longer waited for: its record may not be replayable from here on (--stateful).";

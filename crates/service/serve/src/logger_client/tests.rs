@@ -115,6 +115,7 @@ fn claim() -> Claim {
         host_name: "host-a".into(),
         service: "web".into(),
         addresses: vec!["10.0.0.10:80".parse().expect("an address")],
+        determinants: 0,
     }
 }
 
@@ -190,6 +191,33 @@ fn version_that_was_not_offered_is_an_error() {
         assert!(matches!(error, ServeError::Logger(_)), "{error}");
         logger.join().expect("no panic");
     }
+}
+
+#[test]
+fn new_keys_of_other_link_version_are_refused() {
+    let link = protocol::link::VERSIONS.newest();
+    let keys = |version| LinkKeys {
+        version,
+        slot: KeySlot::One,
+        up: LinkKey([3; 16]),
+        down: LinkKey([4; 16]),
+    };
+    let answers = [link, link + 1, link - 1].map(|version| Response::Keys(keys(version)));
+    let answers = [claimed(), attached(link)].into_iter().chain(answers);
+    let request = AttachRequest {
+        digests: None,
+        ..asks()
+    };
+    let (at, key, logger) = logger(vec![answers.collect()]);
+    let client = LoggerClient::dial(at, &key, TEST_TIMEOUT).expect("it listens");
+    let (mut client, ..) = client.attaching(&request).expect("it answers");
+    assert_eq!(client.rekey().expect("the agreed version"), keys(link));
+    for _ in 0..2 {
+        let error = client.rekey().expect_err("another version");
+        assert!(matches!(error, ServeError::Logger(_)), "{error}");
+    }
+    drop(client);
+    logger.join().expect("no panic");
 }
 
 #[test]

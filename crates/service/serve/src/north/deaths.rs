@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, io, mem, time::Duration};
 
-use north_host::{Ends, Handover, HandoverError, Suspect};
+use north_host::{Ends, Handover, HandoverError, OtherVersion, Suspect};
 use south_model::Flow;
 use wire::FlowKey;
 
@@ -87,8 +87,9 @@ impl North {
         self.upstream.let_go();
         self.files.let_go();
         self.logger_copy.other_version = None;
+        OtherVersion::remove(self.memory_mount.path()).doing(RECORD)?;
         self.memory.release().doing(RECORD)?; // the next one needs room
-        // One of another version may have been there besides, until now.
+        // One of another version was perhaps there besides, until now.
         if let Err(error) = self.memory_mount.resize(mount_bytes(self.bytes)) {
             tracing::warn!(%error, "the room for the record keeps its size");
         }

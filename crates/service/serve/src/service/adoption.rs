@@ -20,7 +20,8 @@ impl Service {
         let Adopted {
             plane_state,
             server,
-            records_lost,
+            record_expired,
+            has_new_logger,
             north,
         } = adopted;
         self.north = north;
@@ -28,7 +29,11 @@ impl Service {
         self.server = server;
         self.readiness.begins();
         self.reset_lost_events()?;
-        if records_lost {
+        if has_new_logger {
+            let connections = self.unprotect_all(UnprotectedReason::LoggerRestarted)?;
+            self.emit(Event::LoggerRestarted { connections });
+        }
+        if record_expired {
             let reason = match self.config.link {
                 Some(_) => UnprotectedReason::LoggerLost,
                 None => UnprotectedReason::MirrorLost,

@@ -13,6 +13,7 @@ use crate::{
     error::ServeError,
     events::{Code, Event},
     logger_client::LoggerClient,
+    setup::Resources,
     sysctl_backup,
 };
 
@@ -139,6 +140,10 @@ impl Service {
                 self.truncate_read_instream()?;
                 self.reset_record_if_idle()?;
                 self.poll_unseen(now)?;
+                let Resources { plane, logger, .. } = &self.resources;
+                if logger.is_replaceable(plane)? {
+                    self.restart_logger(true)?;
+                }
             }
         }
         if now >= self.next_sweep {

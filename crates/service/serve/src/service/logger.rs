@@ -9,7 +9,7 @@ use crate::{
     error::ServeError,
     events::{Code, Event},
     logger::Logger,
-    logger_client::{ANSWER_TIMEOUT, LoggerClient, LoggerMessage},
+    logger_client::{LoggerClient, LoggerMessage},
 };
 
 impl Service {
@@ -22,7 +22,7 @@ impl Service {
             }
         };
         if died {
-            return self.restart_logger();
+            return self.restart_logger(false);
         }
         while let Some(said) = self
             .resources
@@ -105,7 +105,7 @@ impl Service {
             Err(error) => {
                 tracing::warn!(%error, "the logger did not answer");
                 match &mut self.resources.logger {
-                    Logger::Local(_) => self.restart_logger()?,
+                    Logger::Local(_) => self.restart_logger(false)?,
                     Logger::Remote(link) => link.broken(&error, clock::now()),
                 }
                 Ok(None)
@@ -113,23 +113,17 @@ impl Service {
         }
     }
 
-    fn restart_logger(&mut self) -> Result<(), ServeError> {
-        let new = LoggerClient::start(
-            &self.config,
-            self.resources.plane.pins().path(),
-            ANSWER_TIMEOUT,
-        )?;
-        self.resources
-            .plane
-            .set_mirror_version(new.mirror_version)?;
-        if let Logger::Local(old) =
-            std::mem::replace(&mut self.resources.logger, Logger::Local(new))
-            && let Some(unended) = old.kill()
-        {
+    /// `is_planned`: the process before was no failure.
+    pub(super) fn restart_logger(&mut self, is_planned: bool) -> Result<(), ServeError> {
+        let plane = &self.resources.plane;
+        if let Some(unended) = self.resources.logger.start_anew(&self.config, plane)? {
             self.warn(Code::LoggerNotEnded, unended.to_string());
         }
+        // Also of a planned restart: a connection may have begun meanwhile.
         let connections = self.unprotect_all(UnprotectedReason::LoggerRestarted)?;
-        self.emit(Event::LoggerRestarted { connections });
+        if connections > 0 || !is_planned {
+            self.emit(Event::LoggerRestarted { connections });
+        }
         // What was to be drained is not lost with the old process: it is in the ring.
         self.recovery.logger_restarted();
         Ok(())

@@ -3,6 +3,7 @@
 use std::{os::fd::AsFd, time::Duration};
 
 use lease::Speech;
+use north_host::layout;
 use recovery::{HEARTBEAT_INTERVAL, Stage};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sd_notify::NotifyState;
@@ -16,6 +17,7 @@ use crate::{
     error::{ServeError, SystemContext},
     events::{Code, Event},
     lease_client::{LeaseClient, Position},
+    standby_eligibility::other_determinants,
 };
 
 /// Wait for a grant of the logger before the warning.
@@ -45,7 +47,7 @@ impl Service {
         } else {
             self.survey_timeouts().none.map(|none| self.began + none)
         };
-        let mut stands_by = None;
+        let (mut stands_by, mut warned_of) = (None, None);
         let mut tell_at = Some(clock::now() + GRANT_WARNING_DELAY);
         loop {
             let Some(lease) = &self.resources.lease else {
@@ -84,6 +86,11 @@ impl Service {
                 let host = position.hosts.serves.clone();
                 self.emit(Event::StandbyStarted { epoch, host });
             }
+            let other = other_determinants(&self.config, position.hosts.determinants);
+            if let Some(version) = other.filter(|_| stands_by.is_some() && other != warned_of) {
+                self.warn(Code::StandbyOtherVersion, other_version(version));
+            }
+            warned_of = other.filter(|_| stands_by.is_some());
             if tell_at.take_if(|at| now >= *at).is_some() && stands_by.is_none() {
                 self.emit(self.waiting_event(position));
             }
@@ -309,6 +316,13 @@ impl Service {
         }
         Ok(())
     }
+}
+
+fn other_version(serves: u32) -> String {
+    let own = layout::VERSION;
+    format!(
+        "the serving host records version {serves} of the determinants, and this host replays version {own}: a takeover loses the server's state and all connections. Give both hosts the same version of outlive (`outlive version`)"
+    )
 }
 
 fn grant_obstacle(failure: Option<String>, heard: bool) -> String {

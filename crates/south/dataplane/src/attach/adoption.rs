@@ -6,12 +6,15 @@ use libbpf_rs::{
     Link, Object, Program, TC_EGRESS, TC_INGRESS, TcAttachPoint, TcHook, TcHookBuilder, libbpf_sys,
 };
 
-use super::{Attachment, HANDLE, Hooks, LinkDetails, PRIORITY};
+use super::{
+    Attachment, HANDLE, Hooks, LinkDetails, PACKET_PROGRAMS, PRIORITY, attach_tcx, link_pin,
+};
 use crate::{
     error::DataplaneError,
     interfaces::{Interface, ethernet_interfaces},
     link::{Arranged, Change},
-    pins::{LINK_PREFIX, PinDirectory},
+    pins::{NEXT_PREFIX, PinDirectory},
+    step::begin_step,
 };
 
 impl Attachment {
@@ -24,13 +27,14 @@ impl Attachment {
         changes: &[Change],
     ) -> Result<Option<Self>, DataplaneError> {
         interface.mtu = link.mtu;
-        let pinned = |name| pins.pin(&format!("{LINK_PREFIX}{name}_{}", interface.index));
-        let hooks = if pinned("ingress").exists() && pinned("egress").exists() {
-            for name in ["ingress", "egress"] {
-                let path = pinned(name);
-                let replaced =
-                    Link::open(&path).and_then(|mut link| link.update_prog(&loaded(object, name)?));
-                replaced.map_err(|source| failed(name, &interface, source))?;
+        let is_linked = |name| link_pin(pins, name, &interface).exists();
+        let hooks = if PACKET_PROGRAMS.into_iter().any(is_linked) {
+            for name in PACKET_PROGRAMS {
+                match is_linked(name) {
+                    true => replace_program(object, name, &interface, pins)?,
+                    // An adopter was killed while it attached both to a new interface.
+                    false => attach_tcx(object, name, &interface, pins)?,
+                }
             }
             Hooks::Tcx
         } else if let Some(filters) = replace_filters(object, &interface, pins)? {
@@ -70,21 +74,51 @@ fn loaded<'obj>(object: &'obj Object, name: &str) -> Result<Program<'obj>, libbp
         .ok_or_else(|| libbpf_rs::Error::from_raw_os_error(libc::ENOENT))
 }
 
-/// The two filters with our programs, if the programs of the service's pins are in them now.
+/// Puts our program into the pinned link.
+fn replace_program(
+    object: &Object,
+    name: &'static str,
+    interface: &Interface,
+    pins: &PinDirectory,
+) -> Result<(), DataplaneError> {
+    begin_step();
+    Link::open(link_pin(pins, name, interface))
+        .and_then(|mut link| link.update_prog(&loaded(object, name)?))
+        .map_err(|source| failed(name, interface, source))
+}
+
+/// The two filters with our programs, if programs of the service's pins are in them now. A filter that an adopter could
+/// not attach before its death is attached.
 fn replace_filters(
     object: &Object,
     interface: &Interface,
     pins: &PinDirectory,
 ) -> Result<Option<[TcHook; 2]>, DataplaneError> {
-    let both = has_filter("ingress", interface, pins) && has_filter("egress", interface, pins);
-    if !both {
+    let programs = [
+        loaded(object, "ingress").map_err(|source| failed("ingress", interface, source))?,
+        loaded(object, "egress").map_err(|source| failed("egress", interface, source))?,
+    ];
+    let [ingress, egress] = [programs[0].as_fd(), programs[1].as_fd()];
+    let found = [
+        Filter::of("ingress", interface, ingress, pins),
+        Filter::of("egress", interface, egress, pins),
+    ];
+    if !found.contains(&Filter::Ours) {
         return Ok(None);
     }
-    let replace = |name| {
-        let program = loaded(object, name).map_err(|source| failed(name, interface, source))?;
-        replace_filter(name, interface, program.as_fd())
-    };
-    Ok(Some([replace("ingress")?, replace("egress")?]))
+    if found.contains(&Filter::Unknown) {
+        return Err(unknown(interface));
+    }
+    Ok(Some([
+        replace_filter("ingress", interface, ingress)?,
+        replace_filter("egress", interface, egress)?,
+    ]))
+}
+
+fn unknown(interface: &Interface) -> DataplaneError {
+    DataplaneError::UnknownFilter {
+        interface: interface.name.clone(),
+    }
 }
 
 fn point_of(name: &str) -> TcAttachPoint {
@@ -104,16 +138,35 @@ fn filter_of(name: &str, interface: &Interface, program: BorrowedFd<'_>) -> TcHo
         .hook(point_of(name))
 }
 
-/// Is the pinned program of that name in the filter, or the program that a migration has put in its place?
-fn has_filter(name: &str, interface: &Interface, pins: &PinDirectory) -> bool {
-    [name.to_owned(), format!("hold_{name}")].iter().any(|pin| {
-        let Ok(fd) = Program::fd_from_pinned_path(pins.pin(pin)) else {
-            return false;
+/// What is under our handle on an interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Filter {
+    Absent,
+    /// With the pinned program, with that of an adopter, or with that of a migration.
+    Ours,
+    Unknown,
+}
+
+impl Filter {
+    /// `any`: a program, because a question needs one.
+    fn of(name: &str, interface: &Interface, any: BorrowedFd<'_>, pins: &PinDirectory) -> Self {
+        let Ok(found) = filter_of(name, interface, any).query() else {
+            return Self::Absent;
         };
-        let id = Program::id_from_fd(fd.as_fd()).ok();
-        let found = filter_of(name, interface, fd.as_fd()).query().ok();
-        found.is_some() && found == id
-    })
+        let pinned = |pin: &String| {
+            let program = Program::fd_from_pinned_path(pins.pin(pin)).ok();
+            program.and_then(|fd| Program::id_from_fd(fd.as_fd()).ok())
+        };
+        let own_names = [
+            name.to_owned(),
+            format!("{NEXT_PREFIX}{name}"),
+            format!("hold_{name}"),
+        ];
+        match own_names.iter().filter_map(pinned).any(|id| id == found) {
+            true => Self::Ours,
+            false => Self::Unknown,
+        }
+    }
 }
 
 fn replace_filter(
@@ -121,6 +174,7 @@ fn replace_filter(
     interface: &Interface,
     program: BorrowedFd<'_>,
 ) -> Result<TcHook, DataplaneError> {
+    begin_step();
     filter_of(name, interface, program)
         .attach()
         .map_err(|source| failed(name, interface, source))
@@ -129,19 +183,26 @@ fn replace_filter(
 /// Puts other programs in the places of those of a service, on every interface: `[ingress, egress]`.
 ///
 /// # Errors
-/// The kernel refuses a program.
+/// The kernel refuses a program, or a program that nobody knows is in a place of the service.
 pub(crate) fn replace_everywhere(
     pins: &PinDirectory,
     with: [BorrowedFd<'_>; 2],
 ) -> Result<(), DataplaneError> {
+    // A service with links has no filters: a filter under our handle is of another service then.
+    let has_links = pins.has_interface_links();
     for interface in ethernet_interfaces()? {
-        for (name, program) in ["ingress", "egress"].into_iter().zip(with) {
-            let pin = pins.pin(&format!("{LINK_PREFIX}{name}_{}", interface.index));
+        for (name, program) in PACKET_PROGRAMS.into_iter().zip(with) {
+            let pin = link_pin(pins, name, &interface);
             if pin.exists() {
+                begin_step();
                 let replaced = Link::open(&pin).and_then(|link| replace_linked(&link, program));
                 replaced.map_err(|source| failed(name, &interface, source))?;
-            } else if has_filter(name, &interface, pins) {
-                replace_filter(name, &interface, program)?;
+                continue;
+            }
+            match Filter::of(name, &interface, program, pins) {
+                Filter::Ours => drop(replace_filter(name, &interface, program)?),
+                Filter::Unknown if !has_links => return Err(unknown(&interface)),
+                Filter::Unknown | Filter::Absent => {}
             }
         }
     }
@@ -158,8 +219,12 @@ fn replace_linked(link: &Link, program: BorrowedFd<'_>) -> Result<(), libbpf_rs:
     }
 }
 
-/// Number of the program in our filter for packets that arrive.
+/// Number of the program in our filter in the direction of that name.
 #[cfg(test)]
-pub(crate) fn program_in_filter(interface: &Interface, any: BorrowedFd<'_>) -> Option<u32> {
-    filter_of("ingress", interface, any).query().ok()
+pub(crate) fn program_in_filter(
+    name: &str,
+    interface: &Interface,
+    any: BorrowedFd<'_>,
+) -> Option<u32> {
+    filter_of(name, interface, any).query().ok()
 }

@@ -4,23 +4,36 @@
 //! programs upon the maps that are there, and puts them in the place of the old ones, link by link:
 //! there is no moment without programs. The layout of the maps is the same, because its version is
 //! part of the path of the pins; what the layout before has pinned is migrated first (`migration`).
+//!
+//! An adopter may be killed at any step. So each program is pinned before it takes a place, first under a name with
+//! `next_` in it: a filter is known by its pinned program alone. When our programs have all places, renames put our
+//! pins in the places of the old ones. The next adopter finds `next_` names only after a death between: then the
+//! programs without `next_` return to all places, and the rest is removed.
+
+#[cfg(test)]
+mod tests;
 
 use std::{
-    fs,
+    io,
     net::{IpAddr, Ipv6Addr, SocketAddr},
+    os::fd::AsFd as _,
     time::Duration,
 };
 
-use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder};
+use libbpf_rs::{MapCore, MapFlags, Object, ObjectBuilder, Program};
 
-use super::{Dataplane, Maps, is_internal, latch_of, log_libbpf, migration};
+use super::{
+    Dataplane, LATCH_PROGRAMS, Maps, attach_latch_program, is_internal, log_libbpf,
+    migration::{self, Migration},
+};
 use crate::{
     abi::{self, Abi},
-    attach::{self, AttachMode, Attachment},
+    attach::{self, AttachMode, Attachment, PACKET_PROGRAMS},
     error::{DataplaneError, MapContext},
     interfaces::Interface,
     link::{Change, Link},
-    pins::{LINK_PREFIX, PinDirectory},
+    pins::{LINK_PREFIX, NEXT_PREFIX, PinDirectory},
+    step::begin_step,
 };
 
 /// How a service was when it was taken over.
@@ -28,8 +41,6 @@ use crate::{
 pub struct Life {
     /// Its server's present life.
     pub incarnation: u32,
-    /// Its server's main process.
-    pub main_pid: u32,
     /// The gate is shut: its server has died.
     pub gated: bool,
     /// It was being recovered.
@@ -38,32 +49,170 @@ pub struct Life {
     pub heartbeat: Duration,
     /// Until when the service may send ([`Fence::set_lease`](super::Fence::set_lease)).
     pub lease_until: Option<Duration>,
-    /// The version of the mirror frames that its programs have written.
-    pub mirror_version: u8,
     /// The protected addresses. Unspecified ones stand for the port alone.
     pub addresses: Vec<SocketAddr>,
 }
 
-impl Dataplane {
-    /// Take over the maps of a service, and load programs upon them. The old programs run on until
-    /// [`Dataplane::adopt_interface`] and [`Dataplane::adopt_latch`] have replaced them. Maps of the layout before are
-    /// migrated: ours are pinned then, and our programs run.
+/// Our programs, loaded for a service that runs. Nothing of the service is changed before [`Adoption::complete`].
+pub struct Adoption {
+    loaded: Loaded,
+    pins: PinDirectory,
+    mark: u32,
+    main_pid: u32,
+    mirror_version: u8,
+}
+
+impl Adoption {
+    /// Loads the programs. The programs and maps of an adopter that was killed are removed, or its migration is
+    /// completed if that was committed.
     ///
     /// # Errors
     /// Maps are missing, or are other ones than this program's, or of a layout that cannot be migrated.
-    pub fn adopt(pins: PinDirectory) -> Result<(Self, Life), DataplaneError> {
+    pub fn prepare(pins: PinDirectory) -> Result<Self, DataplaneError> {
         log_libbpf();
-        migration::end_hold_of_next(&pins)?;
-        let object = match pins.former() {
-            Some(former) if former.exists() => {
-                migration::settle(&former, &pins)?;
-                match pins.exists() {
-                    true => load_upon(&pins)?,
-                    false => migration::migrate(abi::OBJECT, &former, &pins)?,
-                }
+        let loaded = Loaded::from(abi::OBJECT, &pins, pins.former().as_ref())?;
+        let service = Maps::of(loaded.object())?.the_service()?;
+        Ok(Self {
+            loaded,
+            pins,
+            mark: service.mark,
+            main_pid: service.main_pid,
+            mirror_version: service.mirror_version,
+        })
+    }
+
+    /// First of the marks of the service's packets.
+    #[must_use]
+    pub fn mark(&self) -> u32 {
+        self.mark
+    }
+
+    /// The server's main process.
+    #[must_use]
+    pub fn main_pid(&self) -> u32 {
+        self.main_pid
+    }
+
+    /// The version of the mirror frames in the ring.
+    #[must_use]
+    pub fn mirror_version(&self) -> u8 {
+        self.mirror_version
+    }
+
+    /// Take over the maps. The old programs run on until [`Dataplane::adopt_interface`] and [`Dataplane::adopt_latch`]
+    /// have replaced them. Maps of the layout before are migrated: ours are pinned then, and our programs run.
+    ///
+    /// # Errors
+    /// A map cannot be migrated, or the kernel refuses a pin.
+    pub fn complete(self) -> Result<(Dataplane, Life), DataplaneError> {
+        let object = self.loaded.complete(&self.pins)?;
+        Dataplane::of_adopted(object, self.pins)
+    }
+}
+
+/// An object that is loaded, and has no place yet.
+pub(super) enum Loaded {
+    /// Upon the maps that are there.
+    Upon(Object),
+    /// Beside those of the layout before.
+    Beside(Migration),
+}
+
+impl Loaded {
+    /// `own`: the pins of the layout of `object`; `former`: of the layout before.
+    pub(super) fn from(
+        object: &[u8],
+        own: &PinDirectory,
+        former: Option<&PinDirectory>,
+    ) -> Result<Self, DataplaneError> {
+        migration::end_hold_of_next(own)?;
+        if let Some(former) = former.filter(|former| former.exists()) {
+            migration::settle(former, own)?;
+            if !own.exists() {
+                undo_interrupted(former)?;
+                return Migration::load(object, former).map(Self::Beside);
             }
-            _ => load_upon(&pins)?,
-        };
+        }
+        undo_interrupted(own)?;
+        load_upon(object, own).map(Self::Upon)
+    }
+
+    fn object(&self) -> &Object {
+        match self {
+            Self::Upon(object) => object,
+            Self::Beside(migration) => migration.object(),
+        }
+    }
+
+    /// Pins the programs, so that these may take the places of others.
+    pub(super) fn complete(self, own: &PinDirectory) -> Result<Object, DataplaneError> {
+        match self {
+            Self::Upon(object) => {
+                for name in PACKET_PROGRAMS {
+                    pin_program(&object, name, own, &format!("{NEXT_PREFIX}{name}"))?;
+                }
+                Ok(object)
+            }
+            Self::Beside(migration) => migration.complete(own),
+        }
+    }
+}
+
+/// An adopter was killed: the programs before its own return to their places.
+fn undo_interrupted(pins: &PinDirectory) -> Result<(), DataplaneError> {
+    for name in LATCH_PROGRAMS {
+        pins.unpin(&format!("{LINK_PREFIX}{NEXT_PREFIX}{name}"))?;
+    }
+    let next = PACKET_PROGRAMS.map(|name| format!("{NEXT_PREFIX}{name}"));
+    if next.iter().any(|name| pins.pin(name).exists()) {
+        let before = PACKET_PROGRAMS.map(|name| Program::fd_from_pinned_path(pins.pin(name)));
+        if let [Ok(ingress), Ok(egress)] = &before {
+            attach::replace_everywhere(pins, [ingress.as_fd(), egress.as_fd()])?;
+        }
+    }
+    next.iter().try_for_each(|name| pins.unpin(name))
+}
+
+/// Puts the latch of `object` in the place of the old one, and the programs where `outlive clean` looks for them.
+pub(super) fn take_places(
+    object: &Object,
+    own: &PinDirectory,
+    former: Option<&PinDirectory>,
+) -> Result<(), DataplaneError> {
+    let next = PACKET_PROGRAMS.map(|name| format!("{NEXT_PREFIX}{name}"));
+    // After a migration, latch and programs are in their places.
+    if own.pin(&next[1]).exists() {
+        for name in LATCH_PROGRAMS {
+            let next = format!("{NEXT_PREFIX}{name}");
+            attach::pin_link(&mut attach_latch_program(object, name)?, own, &next)?;
+            let pin = |name| format!("{LINK_PREFIX}{name}");
+            own.rename(&pin(&*next), &pin(name))?;
+        }
+        for (next, name) in next.iter().zip(PACKET_PROGRAMS) {
+            own.rename(next, name)?;
+        }
+    }
+    migration::finish(former, own)
+}
+
+fn pin_program(
+    object: &Object,
+    name: &'static str,
+    pins: &PinDirectory,
+    pin: &str,
+) -> Result<(), DataplaneError> {
+    let path = pins.pin(pin);
+    begin_step();
+    attach::program(object, name)?
+        .pin(&path)
+        .map_err(|error| DataplaneError::Pin {
+            path,
+            source: io::Error::other(error),
+        })
+}
+
+impl Dataplane {
+    fn of_adopted(object: Object, pins: PinDirectory) -> Result<(Self, Life), DataplaneError> {
         let maps = Maps::of(&object)?;
         let service = maps.the_service()?;
         let mut addresses = Vec::new();
@@ -72,14 +221,12 @@ impl Dataplane {
         }
         let life = Life {
             incarnation: service.incarnation,
-            main_pid: service.main_pid,
             gated: service.gated != 0,
             recovering: service.recovering != 0,
             heartbeat: Duration::from_nanos(service.heartbeat_ns),
             lease_until: Some(service.lease_until_ns)
                 .filter(|end| *end != 0)
                 .map(Duration::from_nanos),
-            mirror_version: service.mirror_version,
             addresses,
         };
         let loopback = |address: &SocketAddr| address.is_ipv4() && address.ip().is_loopback();
@@ -136,30 +283,14 @@ impl Dataplane {
     /// # Errors
     /// As [`Dataplane::attach_latch`], or a pin cannot be replaced.
     pub fn adopt_latch(&self) -> Result<(), DataplaneError> {
-        let links = latch_of(&self.object)?;
-        for (name, mut link) in links {
-            unpin(&self.pins, &format!("{LINK_PREFIX}{name}"))?;
-            attach::pin_link(&mut link, &self.pins, name)?;
-        }
-        for name in ["ingress", "egress"] {
-            unpin(&self.pins, name)?;
-        }
-        self.pin_programs()?;
-        migration::finish(self.pins.former().as_ref(), &self.pins)
+        take_places(&self.object, &self.pins, self.pins.former().as_ref())
     }
 }
 
-fn unpin(pins: &PinDirectory, name: &str) -> Result<(), DataplaneError> {
-    let path = pins.pin(name);
-    fs::remove_file(&path).map_err(|source| DataplaneError::Pin { path, source })
-}
-
-/// Our programs upon maps of our layout.
-fn load_upon(pins: &PinDirectory) -> Result<Object, DataplaneError> {
+/// Programs upon maps of their layout.
+fn load_upon(object: &[u8], pins: &PinDirectory) -> Result<Object, DataplaneError> {
     let load = super::not_loaded;
-    let mut open = ObjectBuilder::default()
-        .open_memory(abi::OBJECT)
-        .map_err(load)?;
+    let mut open = ObjectBuilder::default().open_memory(object).map_err(load)?;
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         if !is_internal(&name) {

@@ -5,8 +5,8 @@
 //! *staged* is a directory from which no `serve` adopts, *own* is the directory of this version.
 //!
 //! 1. Our object is loaded. A map with an equal definition and equal types is the old map (a ring always is). Each
-//!    other map is new, and gets the entries of the old map, converted member by member. Killed here: nothing is
-//!    pinned, and the next `serve` begins anew.
+//!    other map is new, and gets the entries of the old map, converted member by member. The kernel may refuse an entry
+//!    while connections come and go: step 6 counts. Killed here: nothing is pinned, and the next `serve` begins anew.
 //! 2. The programs of `bpf/hold.bpf.c` are pinned in *former*, and take the places of the old programs. Until step 5
 //!    the hold only calls the old programs. Killed here: the hold goes on with these calls; the next migration uses the
 //!    same hold.
@@ -16,13 +16,15 @@
 //! 5. The hold begins, on all interfaces at once: no segment of the service passes. After a grace period of the kernel
 //!    no old program runs. Killed here: the hold ends by itself after [`HOLD_LIMIT`], and calls the old programs, whose
 //!    maps are unchanged.
-//! 6. Entries that differ are copied until none differs: only the latches still change entries. Killed here: as in step
-//!    5.
+//! 6. Entries that differ are copied until none differs: only the latches still change entries. When the hold is over,
+//!    the copy has failed. Killed here: as in step 5.
 //! 7. Our latch is pinned in *staged*, and so are the old links, by a second name. One compare-and-swap commits the
 //!    hold: from here on the hold calls our programs. Killed here: the hold says which directory is right, *former*
-//!    before the commit and *staged* afterwards.
-//! 8. One rename makes *staged* to *own*. Killed here: the next `serve` finds the committed hold, and renames.
-//! 9. As in each adoption, our programs take the places, now of the hold. Then *former* is removed, with the old latch.
+//!    before the commit and *staged* afterwards. Before the commit a `serve` of the old layout may come, too, and
+//!    removes *staged*, with our latch.
+//! 8. One rename makes *staged* to *own*. Then the pins of the old latch are removed. Killed here: the next `serve`
+//!    finds the committed hold, or *own*, and does the rest.
+//! 9. As in each adoption, our programs take the places, now of the hold. Then *former* is removed, the hold first.
 //!    Killed here: the next `serve` adopts from *own*, and removes *former*.
 //!
 //! The gate (`service.gated`) would be the wrong tool. Behind the shut gate the old programs still change flows and
@@ -33,6 +35,7 @@
 
 mod conversion;
 mod copying;
+mod grace_period;
 mod hold;
 mod layout;
 #[cfg(test)]
@@ -41,22 +44,22 @@ mod tests;
 use std::{
     fs, io,
     os::fd::AsFd as _,
-    thread,
     time::{Duration, Instant},
 };
 
 use libbpf_rs::{MapCore as _, MapHandle, Object, ObjectBuilder, Program};
-use rustix::thread::{MembarrierCommand, membarrier};
 
 use self::{
-    copying::{KernelTypes, MapCopy, Pair},
+    copying::{KernelTypes, MapCopy, Pair, Pass},
+    grace_period::wait_for_grace_period,
     hold::{Hold, HoldState},
 };
-use super::{Maps, is_internal, latch_of, not_loaded};
+use super::{LATCH_PROGRAMS, Maps, is_internal, latch_of, not_loaded};
 use crate::{
-    attach,
+    attach::{self, PACKET_PROGRAMS},
     error::{DataplaneError, MapContext},
-    pins::{LINK_PREFIX, PinDirectory},
+    pins::{LINK_PREFIX, PinDirectory, is_of_interface},
+    step::begin_step,
 };
 
 /// Why a map of the former layout cannot be taken over.
@@ -75,6 +78,12 @@ pub enum MigrationError {
     /// A type that no map of ours has.
     #[error("a type in it cannot be converted")]
     Unsupported,
+    /// The own layout has no map of that name.
+    #[error("this version has no map of that name, and its entries would be lost")]
+    Gone,
+    /// An array became shorter.
+    #[error("an array in it is shorter than before, and its end would be lost")]
+    Shorter,
     /// An integer became smaller.
     #[error("an integer in it is smaller than before")]
     Narrower,
@@ -111,14 +120,6 @@ impl MigrationError {
 
 /// Longest time for which segments are held back. Clients and server repeat segments for far longer.
 const HOLD_LIMIT: Duration = Duration::from_secs(2);
-/// Copies until nothing differs: each one more is needed only if connections are closed meanwhile.
-const MOST_COPIES: u32 = 50;
-/// Where the kernel does not wait for a grace period on demand (`nohz_full`).
-const GRACE_PERIOD: Duration = Duration::from_millis(100);
-
-/// The programs by direction.
-const PACKET_PROGRAMS: [&str; 2] = ["ingress", "egress"];
-const LATCH_PROGRAMS: [&str; 2] = ["on_exit", "on_state"];
 
 /// Completes or undoes a migration whose `serve` was killed.
 ///
@@ -129,16 +130,18 @@ pub(super) fn settle(former: &PinDirectory, own: &PinDirectory) -> Result<(), Da
     if hold::is_pinned(former) {
         let ended = Hold::open(former)?.end(HoldState::Expired)?;
         if ended == HoldState::Committed && staged.exists() && !own.has_pins() {
-            return publish(&staged, own);
+            return publish(&staged, own, former);
         }
     }
-    if !own.has_pins() {
-        own.remove()?;
+    match own.has_pins() {
+        true => remove_latch(former)?,
+        false => own.remove()?,
     }
     staged.remove()
 }
 
-/// The next version may have been killed when it migrated our maps: the hold ends.
+/// The next version may have been killed when it migrated our maps: the hold ends, and the latch of that version with
+/// its pins. Its maps are those of that moment: the latch would end connections that came later.
 ///
 /// # Errors
 /// The next version has migrated all.
@@ -146,7 +149,7 @@ pub(super) fn end_hold_of_next(own: &PinDirectory) -> Result<(), DataplaneError>
     if hold::is_pinned(own) && Hold::open(own)?.end(HoldState::Expired)? == HoldState::Committed {
         return Err(DataplaneError::Superseded);
     }
-    Ok(())
+    own.staged_by_next().remove()
 }
 
 /// After the last step of an adoption: nothing of the former layout runs any more, and no hold.
@@ -160,39 +163,64 @@ pub(super) fn finish(
     let former = former.filter(|former| former.exists());
     if former.is_some() || hold::is_pinned(own) {
         // A program of the hold may be about to call another on another processor.
-        wait_for_grace_period();
+        wait_for_grace_period()?;
     }
     if let Some(former) = former {
+        // Half of a hold cannot be opened by the next adopter.
+        hold::remove(former)?;
         former.remove()?;
     }
-    hold::remove(own);
+    hold::remove(own)?;
     own.staged().remove()
 }
 
-/// `object`, our programs, upon what is pinned in `former`; afterwards all is pinned in `own`, and our programs run.
-///
-/// # Errors
-/// A map cannot be taken over, or the kernel refuses a step: then the old programs go on.
-pub(super) fn migrate(
-    object: &[u8],
-    former: &PinDirectory,
-    own: &PinDirectory,
-) -> Result<Object, DataplaneError> {
-    let began = Instant::now();
-    let staged = own.staged();
-    let (mut object, copies) = load_beside(object, former)?;
-    copy_all(&copies)?;
-    let loaded = began.elapsed();
-    let held = change_over(&mut object, &copies, former, &staged)
-        .inspect_err(|_| undo(former, &staged))?;
-    publish(&staged, own)?;
-    tracing::info!(
-        ?loaded,
-        ?held,
-        maps = copies.len(),
-        "maps of the former layout were taken over"
-    );
-    Ok(object)
+/// Our programs, loaded beside the service of the former layout.
+pub(super) struct Migration {
+    object: Object,
+    copies: Vec<MapCopy>,
+    former: PinDirectory,
+    /// For how long the programs were loaded, and the maps copied.
+    loaded: Duration,
+}
+
+impl Migration {
+    /// `object`, our programs, beside those that are pinned in `former`. Nothing is pinned.
+    ///
+    /// # Errors
+    /// A map cannot be taken over.
+    pub(super) fn load(object: &[u8], former: &PinDirectory) -> Result<Self, DataplaneError> {
+        let began = Instant::now();
+        let (object, copies) = load_beside(object, former)?;
+        copy_early(&copies)?;
+        Ok(Self {
+            object,
+            copies,
+            former: former.clone(),
+            loaded: began.elapsed(),
+        })
+    }
+
+    pub(super) fn object(&self) -> &Object {
+        &self.object
+    }
+
+    /// Afterwards all is pinned in `own`, and our programs run.
+    ///
+    /// # Errors
+    /// The kernel refuses a step: then the old programs go on.
+    pub(super) fn complete(mut self, own: &PinDirectory) -> Result<Object, DataplaneError> {
+        let staged = own.staged();
+        let held = change_over(&mut self.object, &self.copies, &self.former, &staged)
+            .inspect_err(|_| undo(&self.former, &staged))?;
+        publish(&staged, own, &self.former)?;
+        tracing::info!(
+            loaded = ?self.loaded,
+            ?held,
+            maps = self.copies.len(),
+            "maps of the former layout were taken over"
+        );
+        Ok(self.object)
+    }
 }
 
 /// For how long segments were held back.
@@ -220,16 +248,16 @@ fn change_over(
     attach::replace_everywhere(former, hold.programs())?;
     stage(object, staged)?;
     let latch = latch_of(object)?;
-    copy_all(copies)?; // so that little is left to be copied while segments wait
+    copy_early(copies)?; // so that little is left to be copied while segments wait
     let next = [
         attach::program(object, PACKET_PROGRAMS[0])?,
         attach::program(object, PACKET_PROGRAMS[1])?,
     ];
     let began = Instant::now();
     hold.begin([next[0].as_fd(), next[1].as_fd()], HOLD_LIMIT)?;
-    wait_for_grace_period();
+    wait_for_grace_period()?;
     let grace_period = began.elapsed();
-    copy_until_equal(copies)?;
+    copy_until_equal(copies, began + HOLD_LIMIT)?;
     stage_links(former, staged)?;
     for (name, mut link) in latch {
         attach::pin_link(&mut link, staged, name)?;
@@ -257,6 +285,13 @@ fn load_beside(
     })?;
     let mut kernel = KernelTypes::default();
     let mut pairs = Vec::new();
+    let names: Vec<_> = open.maps().map(|map| map.name().to_owned()).collect();
+    let is_ours = |name: &String| names.iter().any(|own| **own == **name);
+    let mut pinned = former.names().into_iter();
+    if let Some(map) = pinned.find(|name| is_map(name) && !is_ours(name)) {
+        let why = MigrationError::Gone;
+        return Err(DataplaneError::Migration { map, why });
+    }
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         let pin = former.pin(&name);
@@ -278,18 +313,35 @@ fn load_beside(
     Ok((object, copies))
 }
 
-/// Copies the maps that a repeated copy completes. The other maps are copied while segments are held back.
-fn copy_all(copies: &[MapCopy]) -> Result<usize, DataplaneError> {
-    let converging = copies.iter().filter(|copy| copy.converges());
-    converging.map(MapCopy::copy).sum()
+/// Is this the name of a pinned map, and of no program, link or hold?
+fn is_map(name: &str) -> bool {
+    !PACKET_PROGRAMS.contains(&name) && !name.starts_with(LINK_PREFIX) && !hold::is_pin(name)
 }
 
-fn copy_until_equal(copies: &[MapCopy]) -> Result<(), DataplaneError> {
-    for copy in copies.iter().filter(|copy| !copy.converges()) {
-        copy.copy()?;
-    }
-    for _ in 0..MOST_COPIES {
-        if copy_all(copies)? == 0 {
+/// Copies the maps that a repeated copy completes. The other maps are copied while segments are held back.
+fn copy_early(copies: &[MapCopy]) -> Result<(), DataplaneError> {
+    let mut converging = copies.iter().filter(|copy| copy.converges());
+    converging.try_for_each(|copy| copy.copy().map(drop))
+}
+
+/// Copies until nothing differs. One pass more is needed if connections are closed meanwhile, or if the kernel had no
+/// memory or no lock for an entry at once. `until`: the end of the hold.
+fn copy_until_equal(copies: &[MapCopy], until: Instant) -> Result<(), DataplaneError> {
+    let (converging, mut others): (Vec<&MapCopy>, Vec<_>) =
+        copies.iter().partition(|copy| copy.converges());
+    while Instant::now() < until {
+        let mut incomplete = Vec::new();
+        for copy in others {
+            if copy.copy()?.refused > 0 {
+                incomplete.push(copy);
+            }
+        }
+        others = incomplete;
+        let mut is_equal = true;
+        for copy in &converging {
+            is_equal &= copy.copy()? == Pass::default();
+        }
+        if is_equal && others.is_empty() {
             return Ok(());
         }
     }
@@ -309,12 +361,14 @@ fn stage(object: &mut Object, staged: &PinDirectory) -> Result<(), DataplaneErro
         let name = map.name().to_string_lossy().into_owned();
         if !is_internal(&name) {
             let path = staged.pin(&name);
+            begin_step();
             let pinned = map.pin(&path).map_err(io::Error::other);
             pinned.map_err(|error| failed(path, error))?;
         }
     }
     for name in PACKET_PROGRAMS {
         let path = staged.pin(name);
+        begin_step();
         let pinned = attach::program(object, name)?.pin(&path);
         pinned.map_err(|error| failed(path, io::Error::other(error)))?;
     }
@@ -326,14 +380,13 @@ fn stage(object: &mut Object, staged: &PinDirectory) -> Result<(), DataplaneErro
 fn stage_links(former: &PinDirectory, staged: &PinDirectory) -> Result<(), DataplaneError> {
     let link_twice = |name: &str| {
         let path = staged.pin(name);
+        begin_step();
         fs::hard_link(former.pin(name), &path)
             .map_err(|source| DataplaneError::Pin { path, source })
     };
     for name in former.names() {
-        let link = name.strip_prefix(LINK_PREFIX);
-        let is_of_interface = link.is_some_and(|link| !LATCH_PROGRAMS.contains(&link));
         // By its programs an adoption knows the filters that are ours.
-        if is_of_interface || hold::HOLD_PROGRAMS.contains(&&*name) {
+        if is_of_interface(&name) || hold::HOLD_PROGRAMS.contains(&&*name) {
             link_twice(&name)?;
         }
     }
@@ -341,17 +394,31 @@ fn stage_links(former: &PinDirectory, staged: &PinDirectory) -> Result<(), Datap
 }
 
 /// Step 8.
-fn publish(staged: &PinDirectory, own: &PinDirectory) -> Result<(), DataplaneError> {
+fn publish(
+    staged: &PinDirectory,
+    own: &PinDirectory,
+    former: &PinDirectory,
+) -> Result<(), DataplaneError> {
     // The empty directory keeps the directories above, which another service that ends would remove.
     own.create()?;
+    begin_step();
     fs::rename(staged.path(), own.path()).map_err(|source| DataplaneError::Pin {
         path: own.path().to_owned(),
         source,
     })?;
+    remove_latch(former)?;
     if let Some(above) = staged.path().parent() {
+        begin_step();
         let _ = fs::remove_dir(above); // another service may be there
     }
     Ok(())
+}
+
+/// The former latch knows only the maps of the former layout, which nothing else changes any more.
+fn remove_latch(former: &PinDirectory) -> Result<(), DataplaneError> {
+    LATCH_PROGRAMS
+        .into_iter()
+        .try_for_each(|name| former.unpin(&format!("{LINK_PREFIX}{name}")))
 }
 
 /// The old programs return. The next `serve` completes a step that fails here.
@@ -367,19 +434,12 @@ fn undo(former: &PinDirectory, staged: &PinDirectory) {
         let old = PACKET_PROGRAMS.map(|name| Program::fd_from_pinned_path(former.pin(name)));
         if let [Ok(ingress), Ok(egress)] = &old {
             attach::replace_everywhere(former, [ingress.as_fd(), egress.as_fd()])?;
-            wait_for_grace_period();
-            hold::remove(former);
+            wait_for_grace_period()?;
+            hold::remove(former)?;
         }
         Ok::<_, DataplaneError>(())
     })();
     if let Err(error) = undone {
         tracing::warn!(%error, "the old programs go on, but are called by others");
-    }
-}
-
-/// Until no program runs any more that was running when this was called.
-fn wait_for_grace_period() {
-    if membarrier(MembarrierCommand::Global).is_err() {
-        thread::sleep(GRACE_PERIOD);
     }
 }

@@ -30,6 +30,7 @@ fn claim(who: &Claimant, address: &str) -> Claim {
             "10.9.9.9:9".parse().unwrap(),
             format!("{address}:80").parse().unwrap(),
         ],
+        determinants: 0,
     }
 }
 

@@ -10,8 +10,9 @@ pub(super) fn claim() -> impl Strategy<Value = Claim> {
     let v4 = any::<([u8; 4], u16)>().prop_map(std::net::SocketAddr::from);
     let addresses = prop::collection::vec(prop_oneof![address, v4], 0..4);
     let names = (text(), text());
-    (any::<(u64, bool, bool)>(), names, addresses).prop_map(|(rest, names, addresses)| {
-        let ((host, serves, shared), (host_name, service)) = (rest, names);
+    let numbers = any::<(u64, bool, bool, u32)>();
+    (numbers, names, addresses).prop_map(|(rest, names, addresses)| {
+        let ((host, serves, shared, determinants), (host_name, service)) = (rest, names);
         Claim {
             host,
             serves,
@@ -19,6 +20,7 @@ pub(super) fn claim() -> impl Strategy<Value = Claim> {
             host_name,
             service,
             addresses,
+            determinants,
         }
     })
 }

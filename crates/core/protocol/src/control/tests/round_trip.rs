@@ -365,7 +365,13 @@ fn of_an_image() -> impl Strategy<Value = Response> {
         any::<Vec<u8>>().prop_map(|bytes| Response::ImageBytes { bytes }),
         any::<u32>().prop_map(|epoch| Response::GivenUp { epoch }),
         text().prop_map(|beside| Response::Claimed { beside }),
-        (text(), text()).prop_map(|(serves, stands_by)| Response::Hosts { serves, stands_by }),
+        (text(), text(), any::<u32>()).prop_map(|(serves, stands_by, determinants)| {
+            Response::Hosts {
+                serves,
+                stands_by,
+                determinants,
+            }
+        }),
     ]
 }
 

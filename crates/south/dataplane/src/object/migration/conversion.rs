@@ -31,11 +31,11 @@ enum Transfer {
 }
 
 impl Conversion {
-    /// From values of one layout to values of the other: members of a structure are the same if the names are, arrays
-    /// have their beginnings in common, an integer may have grown. A member that only the new layout has is 0.
+    /// From values of one layout to values of the other: members of a structure are the same if the names are, an array
+    /// or an integer may have grown. A member that only the new layout has is 0.
     ///
     /// # Errors
-    /// A member is of another kind, an integer is smaller than it was, or members of a union differ.
+    /// A member is of another kind, an integer or an array is smaller than it was, or members of a union differ.
     pub(crate) fn between(old: &Layout, new: &Layout) -> Result<Self, MigrationError> {
         let mut transfers = Vec::new();
         add_transfers(&mut transfers, (old, 0), (new, 0))?;
@@ -122,10 +122,13 @@ fn add_transfers(
                 element: new,
                 count: has,
             },
-        ) => (0..*had.min(has)).try_for_each(|at| {
-            let (from, to) = (from + at * old.size(), to + at * new.size());
-            add_transfers(transfers, (old, from), (new, to))
-        }),
+        ) => match has < had {
+            true => Err(MigrationError::Shorter),
+            false => (0..*had).try_for_each(|at| {
+                let (from, to) = (from + at * old.size(), to + at * new.size());
+                add_transfers(transfers, (old, from), (new, to))
+            }),
+        },
         (Layout::Structure { members: old, .. }, Layout::Structure { members: new, .. }) => {
             for Member {
                 name,
@@ -263,10 +266,11 @@ mod tests {
     }
 
     #[test]
-    fn arrays_have_their_beginnings_in_common() {
+    fn array_that_grew_keeps_its_elements() {
         let (two, three) = (array(integer(1), 2), array(integer(1), 3));
         assert_eq!(converted(&two, &three, &[1, 2]), [1, 2, 0]);
-        assert_eq!(converted(&three, &two, &[1, 2, 3]), [1, 2]);
+        let refused = Conversion::between(&three, &two);
+        assert!(matches!(refused, Err(MigrationError::Shorter)));
         let old = array(structure(&[("a", integer(1))]), 2);
         let new = array(structure(&[("new", integer(1)), ("a", integer(1))]), 3);
         assert_eq!(converted(&old, &new, &[1, 2]), [0, 1, 0, 2, 0, 0]);

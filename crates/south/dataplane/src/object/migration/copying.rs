@@ -3,8 +3,8 @@
 use std::{collections::HashMap, ffi::c_void, io, os::fd::AsFd as _, ptr::NonNull, rc::Rc, slice};
 
 use libbpf_rs::{
-    AsRawLibbpf, MapCore, MapFlags, MapHandle, MapInfo, MapType, OpenMap, OpenMapMut, OpenObject,
-    libbpf_sys,
+    AsRawLibbpf, ErrorKind, MapCore, MapFlags, MapHandle, MapInfo, MapType, OpenMap, OpenMapMut,
+    OpenObject, libbpf_sys,
 };
 
 use super::{
@@ -132,6 +132,10 @@ impl Pair {
         if kind == Kind::Array && !key.is_identity() {
             return Err(refused(MigrationError::OtherKind));
         }
+        let is_array = matches!(kind, Kind::Array | Kind::PerCpu);
+        if is_array && own.max_entries() < self.former.max_entries() {
+            return Err(refused(MigrationError::Shorter));
+        }
         Ok(MapCopy {
             name,
             kind,
@@ -143,17 +147,27 @@ impl Pair {
     }
 }
 
+/// Entries of a pass over a map.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Pass {
+    /// In our map they were others, or missing.
+    pub(super) differed: usize,
+    /// Of these, the kernel did not write.
+    pub(super) refused: usize,
+}
+
 impl MapCopy {
     /// Is this a map whose copy can be completed by copying again what differs?
     pub(super) fn converges(&self) -> bool {
         matches!(self.kind, Kind::Array | Kind::Hash)
     }
 
-    /// Makes our map have what the former map has; answers how many entries differed.
+    /// Makes our map have what the former map has. Where connections come and go meanwhile, or the kernel has no memory
+    /// or no lock at once, another pass is needed.
     ///
     /// # Errors
-    /// A map cannot be read or written, or has too little room.
-    pub(super) fn copy(&self) -> Result<usize, DataplaneError> {
+    /// A map cannot be read or written.
+    pub(super) fn copy(&self) -> Result<Pass, DataplaneError> {
         match self.kind {
             Kind::Array => self.copy_array(),
             Kind::Hash | Kind::Evicting => self.copy_hash(),
@@ -162,12 +176,11 @@ impl MapCopy {
     }
 
     fn indices(&self) -> impl Iterator<Item = [u8; 4]> {
-        let common = self.former.max_entries().min(self.own.max_entries());
-        (0..common).map(u32::to_ne_bytes)
+        (0..self.former.max_entries()).map(u32::to_ne_bytes)
     }
 
-    fn copy_array(&self) -> Result<usize, DataplaneError> {
-        let mut differed = 0;
+    fn copy_array(&self) -> Result<Pass, DataplaneError> {
+        let mut pass = Pass::default();
         for index in self.indices() {
             let read = |map: &MapHandle| map.lookup(&index, MapFlags::ANY).doing(READING_MAP);
             let Some(former) = read(&self.former)? else {
@@ -176,11 +189,10 @@ impl MapCopy {
             let present = read(&self.own)?.unwrap_or_default();
             let wanted = self.without_opening(self.value.apply(&former), &present);
             if wanted != present {
-                differed += 1;
-                self.write(&index, &wanted)?;
+                self.write(&index, &wanted, &mut pass)?;
             }
         }
-        Ok(differed)
+        Ok(pass)
     }
 
     /// Both latches are there while the maps are copied. Ours may have shut the gate a moment before the other.
@@ -201,36 +213,39 @@ impl MapCopy {
         }
     }
 
-    fn copy_hash(&self) -> Result<usize, DataplaneError> {
+    fn copy_hash(&self) -> Result<Pass, DataplaneError> {
+        let mut pass = Pass::default();
         let mut present: HashMap<Vec<u8>, Vec<u8>> = HashMap::new();
-        each_entry(&self.own, ROOM, |key, value| {
+        let mut wanted = Vec::new();
+        let read = each_entry(&self.own, ROOM, |key, value| {
             present.insert(key.to_vec(), value.to_vec());
         })
-        .doing(READING_MAP)?;
-        let mut wanted = Vec::new();
-        each_entry(&self.former, ROOM, |key, value| {
-            let (key, value) = (self.key.apply(key), self.value.apply(value));
-            if present.remove(&key).is_none_or(|is| is != value) {
-                wanted.push((key, value));
-            }
-        })
-        .doing(READING_MAP)?;
-        let differed = present.len() + wanted.len();
-        for key in present.keys() {
-            match self.own.delete(key) {
-                Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
-                    return Err(error).doing(WRITING_MAP);
+        .and_then(|()| {
+            each_entry(&self.former, ROOM, |key, value| {
+                let (key, value) = (self.key.apply(key), self.value.apply(value));
+                if present.remove(&key).is_none_or(|is| is != value) {
+                    wanted.push((key, value));
                 }
-                _ => {} // the latch may have been faster
+            })
+        });
+        if pass.counts_refusal(read, READING_MAP)? {
+            return Ok(pass); // a part of the entries says nothing about the others
+        }
+        // First, or a full map has no room for what is new.
+        for key in present.keys() {
+            pass.differed += 1;
+            match self.own.delete(key) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {} // the latch was faster
+                deleted => drop(pass.counts_refusal(deleted, WRITING_MAP)?),
             }
         }
         for (key, value) in wanted {
-            self.write(&key, &value)?;
+            self.write(&key, &value, &mut pass)?;
         }
-        Ok(differed)
+        Ok(pass)
     }
 
-    fn copy_per_cpu(&self) -> Result<usize, DataplaneError> {
+    fn copy_per_cpu(&self) -> Result<Pass, DataplaneError> {
         for index in self.indices() {
             let former = self.former.lookup_percpu(&index, MapFlags::ANY);
             let Some(former) = former.doing(READING_MAP)? else {
@@ -240,13 +255,36 @@ impl MapCopy {
             let written = self.own.update_percpu(&index, &values, MapFlags::ANY);
             written.doing(WRITING_MAP)?;
         }
-        Ok(0)
+        Ok(Pass::default())
     }
 
-    fn write(&self, key: &[u8], value: &[u8]) -> Result<(), DataplaneError> {
-        self.own
-            .update(key, value, MapFlags::ANY)
-            .doing(WRITING_MAP)
+    fn write(&self, key: &[u8], value: &[u8], pass: &mut Pass) -> Result<(), DataplaneError> {
+        pass.differed += 1;
+        let written = self.own.update(key, value, MapFlags::ANY);
+        pass.counts_refusal(written, WRITING_MAP).map(drop)
+    }
+}
+
+impl Pass {
+    /// Was the operation refused for this moment?
+    ///
+    /// A map without preallocation takes memory from a small reserve that is refilled in the background (`ENOMEM`), and
+    /// does not wait for the lock of a bucket (`EBUSY`). A full map may have had other entries when the former map was
+    /// read (`E2BIG`).
+    fn counts_refusal(
+        &mut self,
+        result: Result<(), libbpf_rs::Error>,
+        doing: &'static str,
+    ) -> Result<bool, DataplaneError> {
+        let Err(error) = result else { return Ok(false) };
+        match error.kind() {
+            // `EBUSY` has no kind of its own.
+            ErrorKind::OutOfMemory | ErrorKind::TooBig | ErrorKind::Other => {
+                self.refused += 1;
+                Ok(true)
+            }
+            _ => Err(error).doing(doing),
+        }
     }
 }
 
@@ -342,4 +380,66 @@ fn own_layouts(map: &OpenMap<'_>, types: &Types) -> Result<[Layout; 2], Migratio
         layout_of(types, key, sizes[0])?,
         layout_of(types, value, sizes[1])?,
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map_of(kind: MapType, max_entries: u32) -> MapHandle {
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>()
+                .try_into()
+                .unwrap(),
+            ..Default::default()
+        };
+        MapHandle::create(kind, Some("copied"), 4, 4, max_entries, &options).unwrap()
+    }
+
+    fn copied(former: MapHandle, own: MapHandle) -> Result<MapCopy, DataplaneError> {
+        let layouts = || [4, 4].map(|size| Layout::Untyped { size });
+        let pair = Pair {
+            name: "copied".to_owned(),
+            kind: former.map_type(),
+            former,
+            former_layouts: layouts(),
+            own_layouts: layouts(),
+        };
+        pair.copied_to(own)
+    }
+
+    #[test]
+    fn entries_beyond_capacity_are_copied_by_later_pass() {
+        let (former, own) = (map_of(MapType::Hash, 4), map_of(MapType::Hash, 2));
+        let put = |map: &MapHandle, key: u8| map.update(&[key; 4], &[key; 4], MapFlags::ANY);
+        (0..4).for_each(|key| put(&former, key).unwrap());
+        (8..10).for_each(|key| put(&own, key).unwrap());
+        let copy = copied(former, own).unwrap();
+        let pass = copy.copy().unwrap();
+        let expected = Pass {
+            differed: 6,
+            refused: 2,
+        };
+        assert_eq!(pass, expected, "two removed, two of four written");
+        // Two connections end.
+        (0..2).for_each(|key| copy.former.delete(&[key; 4]).unwrap());
+        assert_eq!(copy.copy().unwrap().refused, 0);
+        assert_eq!(copy.copy().unwrap(), Pass::default());
+        let mut keys: Vec<_> = copy.own.keys().collect();
+        keys.sort_unstable();
+        assert_eq!(keys, [[2; 4], [3; 4]]);
+    }
+
+    #[test]
+    fn array_with_fewer_entries_is_refused() {
+        for kind in [MapType::Array, MapType::PercpuArray] {
+            let refused = copied(map_of(kind, 4), map_of(kind, 3));
+            let Err(DataplaneError::Migration { map, why }) = refused else {
+                panic!("it is copied");
+            };
+            assert_eq!(map, "copied");
+            assert!(matches!(why, MigrationError::Shorter), "{why}");
+            assert!(copied(map_of(kind, 3), map_of(kind, 4)).is_ok());
+        }
+    }
 }

@@ -1,7 +1,7 @@
 //! The programs of `bpf/hold.bpf.c`, pinned beside those that they hold.
 
 use std::{
-    fs, io,
+    io,
     os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
     time::Duration,
 };
@@ -12,9 +12,11 @@ use libbpf_rs::{
 };
 use rustix::time::{ClockId, clock_gettime};
 
+use super::MigrationError;
 use crate::{
     error::{DataplaneError, MapContext, SocketContext},
     pins::PinDirectory,
+    step::begin_step,
 };
 
 const HOLD_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hold.bpf.o"));
@@ -47,6 +49,9 @@ const STATE_PIN: &str = "hold";
 const END_PIN: &str = "end_hold";
 pub(crate) const HOLD_PROGRAMS: [&str; 2] = ["hold_ingress", "hold_egress"];
 const PROGRAM_ARRAYS: [&str; 2] = ["held_ingress", "held_egress"];
+/// By these the programs know the segments of the service: maps of the programs that they hold. Their keys are the same
+/// in all layouts.
+const SERVICE_MAPS: [&str; 2] = ["endpoints", "flows"];
 /// Places in the arrays.
 const OLD_PROGRAM: u32 = 0;
 const NEW_PROGRAM: u32 = 1;
@@ -94,15 +99,21 @@ impl Hold {
             }
             return Ok(hold);
         }
-        remove(pins); // half of one
+        remove(pins)?; // half of one
         let load = crate::object::not_loaded;
         let mut open = ObjectBuilder::default()
             .open_memory(HOLD_OBJECT)
             .map_err(load)?;
         for mut map in open.maps_mut() {
-            if map.name() == "addresses" {
-                map.reuse_pinned_map(pins.pin("addresses"))
-                    .doing("take over the protected addresses")?;
+            let name = map.name().to_string_lossy().into_owned();
+            if SERVICE_MAPS.contains(&&*name) {
+                let key_size = map.key_size();
+                map.reuse_pinned_map(pins.pin(&name))
+                    .doing("take over the protected addresses and connections")?;
+                if map.key_size() != key_size {
+                    let why = MigrationError::OtherKind;
+                    return Err(DataplaneError::Migration { map: name, why });
+                }
             }
         }
         let mut object = open.load().map_err(load)?;
@@ -115,6 +126,7 @@ impl Hold {
         };
         for mut program in object.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
+            begin_step();
             program.pin(pins.pin(&name)).map_err(pinned(&name))?;
         }
         let by_pinning_order = |name: &str| name == STATE_PIN;
@@ -129,12 +141,14 @@ impl Hold {
                     let value = state_bytes(0, HoldState::Expired, mark);
                     map.update(&0_u32.to_ne_bytes(), &value, MapFlags::ANY)
                         .doing("prepare a hold")?;
+                    begin_step();
                     map.pin(pins.pin(STATE_PIN)).map_err(pinned(STATE_PIN))?;
                     continue;
                 }
                 _ => continue,
             };
             put(map, OLD_PROGRAM, running(former)?.as_fd())?;
+            begin_step();
             map.pin(pins.pin(&name)).map_err(pinned(&name))?;
         }
         drop(maps);
@@ -166,6 +180,7 @@ impl Hold {
         // The programs may look between: the end is there before it counts.
         for state in [HoldState::Expired, HoldState::Holds] {
             value[UNTIL_BYTES..STATE_END].copy_from_slice(&state.code().to_ne_bytes());
+            begin_step();
             self.state
                 .update(&key, &value, MapFlags::ANY)
                 .doing("hold segments back")?;
@@ -188,6 +203,7 @@ impl Hold {
             ctx_size_in: 4,
             ..Default::default()
         };
+        begin_step();
         // SAFETY: the descriptor is open for as long as `self`; the kernel reads and writes the four bytes of `word`.
         let result = unsafe { bpf_prog_test_run_opts(self.end.as_raw_fd(), &raw mut options) };
         if result < 0 {
@@ -215,15 +231,24 @@ impl<T> SystemDoing<T> for io::Result<T> {
 }
 
 /// Removes the pins of a hold that no interface uses any more. A missing pin is no error.
-pub(super) fn remove(pins: &PinDirectory) {
-    // The map that says that all are there goes first.
-    let names = [STATE_PIN, END_PIN]
+///
+/// # Errors
+/// A pin exists and cannot be removed.
+pub(super) fn remove(pins: &PinDirectory) -> Result<(), DataplaneError> {
+    pin_names().try_for_each(|name| pins.unpin(name))
+}
+
+/// The map that says that all are there is the first.
+fn pin_names() -> impl Iterator<Item = &'static str> {
+    [STATE_PIN, END_PIN]
         .into_iter()
         .chain(PROGRAM_ARRAYS)
-        .chain(HOLD_PROGRAMS);
-    for name in names {
-        let _ = fs::remove_file(pins.pin(name));
-    }
+        .chain(HOLD_PROGRAMS)
+}
+
+/// Is this the name of a pin of a hold?
+pub(super) fn is_pin(name: &str) -> bool {
+    pin_names().any(|pin| pin == name)
 }
 
 /// Whether there is one.
@@ -238,6 +263,7 @@ fn state_bytes(until: u64, state: HoldState, mark: u32) -> Vec<u8> {
 
 fn put(array: &impl MapCore, place: u32, program: BorrowedFd<'_>) -> Result<(), DataplaneError> {
     let descriptor = program.as_raw_fd().to_ne_bytes();
+    begin_step();
     array
         .update(&place.to_ne_bytes(), &descriptor, MapFlags::ANY)
         .doing("name a program that a hold calls")

@@ -1,10 +1,17 @@
 //! On real maps: the object with `OUTLIVE_NEXT_VERSION` is the former version here, so members go.
 
-use std::{path::Path, process::Command, sync::OnceLock, thread};
+use std::{
+    net::{SocketAddr, SocketAddrV4},
+    os::fd::{AsRawFd as _, BorrowedFd},
+    path::Path,
+    sync::OnceLock,
+};
 
-use libbpf_cargo::SkeletonBuilder;
-use libbpf_rs::{Link as BpfLink, MapFlags, query::LinkInfo};
-use supervise::mounts;
+use libbpf_rs::{
+    Link as BpfLink, MapFlags,
+    libbpf_sys::{bpf_prog_test_run_opts, bpf_test_run_opts},
+    query::LinkInfo,
+};
 
 use super::*;
 use crate::{
@@ -12,6 +19,8 @@ use crate::{
     attach::{AttachMode, Attachment},
     interfaces::{Interface, ethernet_interfaces},
     link::Link,
+    object::test_namespace::{alone, compiled},
+    pins::LAYOUT_VERSION,
 };
 
 /// Bytes of the members that only the other object has.
@@ -20,16 +29,7 @@ const ADDED_BYTES: usize = 8;
 /// The object of another layout.
 fn other_object() -> &'static [u8] {
     static COMPILED_OBJECT: OnceLock<Vec<u8>> = OnceLock::new();
-    COMPILED_OBJECT.get_or_init(|| {
-        let place = tempfile::tempdir().unwrap();
-        let object = place.path().join("other.bpf.o");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("bpf/replay.bpf.c");
-        let flags = ["-mcpu=v3", "-nostdinc", "-DOUTLIVE_NEXT_VERSION"];
-        let mut builder = SkeletonBuilder::new();
-        builder.source(source).obj(&object).clang_args(flags);
-        builder.build().expect("clang compiles it");
-        fs::read(&object).unwrap()
-    })
+    COMPILED_OBJECT.get_or_init(|| compiled("bpf/replay.bpf.c", &["-DOUTLIVE_NEXT_VERSION"]))
 }
 
 /// A network namespace with a loopback, a service of the other layout on it, and the places of its pins.
@@ -44,7 +44,7 @@ struct Former {
 impl Former {
     fn pinned(bpffs: &Path, mode: AttachMode, max_flows: u32) -> Self {
         let own = PinDirectory::new(bpffs, "web");
-        let former = own.beside("replay-v0");
+        let former = own.beside(&format!("replay-v{}", LAYOUT_VERSION - 1));
         let mut open = ObjectBuilder::default()
             .open_memory(other_object())
             .unwrap();
@@ -86,7 +86,7 @@ impl Former {
     }
 
     fn migrate(&self) -> Result<Object, DataplaneError> {
-        migrate(abi::OBJECT, &self.former, &self.own)
+        Migration::load(abi::OBJECT, &self.former)?.complete(&self.own)
     }
 
     fn put(&self, map: &str, key: &[u8], value: &[u8]) {
@@ -106,32 +106,10 @@ impl Former {
             }
             None => {
                 let program = attach::program(&self.object, "ingress").unwrap();
-                attach::program_in_filter(&self.interface, program.as_fd()).unwrap()
+                attach::program_in_filter("ingress", &self.interface, program.as_fd()).unwrap()
             }
         }
     }
-}
-
-/// Runs the test in a network namespace and with a bpffs of its own.
-fn alone(test: impl FnOnce(&Path) + Send) {
-    let run = || {
-        // SAFETY: the call concerns this thread alone, which does nothing else.
-        let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-        assert_eq!(result, 0, "{}: run it as root", io::Error::last_os_error());
-        let status = Command::new("ip")
-            .args(["link", "set", "lo", "up"])
-            .status();
-        assert!(status.unwrap().success());
-        let directory = tempfile::tempdir().unwrap();
-        let bpffs = mounts::bpffs(directory.path()).unwrap();
-        test(bpffs.path());
-        let all = PinDirectory::new(bpffs.path(), "web");
-        for pins in [all.beside("replay-v0"), all.staged(), all] {
-            pins.remove().unwrap();
-        }
-        bpffs.unmount().unwrap();
-    };
-    thread::scope(|scope| scope.spawn(run).join().unwrap());
 }
 
 fn id_of(pins: &PinDirectory, map: &str) -> u32 {
@@ -225,7 +203,7 @@ fn failed_migration_returns_to_old_programs() {
             let old = ingress_of(&service.object);
             assert_eq!(service.running(), old);
             // Nothing can be pinned under a name that belongs to a directory.
-            let in_the_way = service.former.pin("link_directory");
+            let in_the_way = service.former.pin("link_egress_0");
             fs::create_dir(&in_the_way).unwrap();
             let Err(error) = service.migrate() else {
                 panic!("it was migrated");
@@ -261,6 +239,39 @@ fn map_in_use_of_another_definition_is_refused() {
             "{text}"
         );
         assert_eq!(service.running(), ingress_of(&service.object));
+    });
+}
+
+#[test]
+fn map_that_no_program_has_any_more_is_refused() {
+    alone(|bpffs| {
+        let service = Former::pinned(bpffs, AttachMode::Auto, 16);
+        let (pin, renamed) = ("digest_keys", "keys_of_digests");
+        fs::rename(service.former.pin(pin), service.former.pin(renamed)).unwrap();
+        let Err(error) = service.migrate() else {
+            panic!("it was migrated");
+        };
+        let text = error.to_string();
+        assert!(
+            text.contains("map keys_of_digests") && text.contains("no map of that name"),
+            "{text}"
+        );
+        assert_eq!(service.running(), ingress_of(&service.object));
+    });
+}
+
+#[test]
+fn copy_is_given_up_when_hold_is_over() {
+    alone(|bpffs| {
+        let service = Former::pinned(bpffs, AttachMode::Auto, 16);
+        let (_object, copies) = load_beside(abi::OBJECT, &service.former).unwrap();
+        let is_over = Instant::now();
+        let given_up = copy_until_equal(&copies, is_over);
+        assert!(
+            matches!(given_up, Err(DataplaneError::HeldTooLong { .. })),
+            "{given_up:?}"
+        );
+        copy_until_equal(&copies, is_over + Duration::from_secs(600)).expect("in time");
     });
 }
 
@@ -327,6 +338,77 @@ fn hold_without_end_expires() {
     });
 }
 
+/// A segment in an Ethernet frame.
+fn frame(source: SocketAddrV4, destination: SocketAddrV4) -> Vec<u8> {
+    let ethernet = [&[0; 12][..], &[8, 0]].concat();
+    let mut ip = [0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0].to_vec();
+    ip.extend([source, destination].map(|end| end.ip().octets()).concat());
+    let ports = [source, destination].map(|end| end.port().to_be_bytes());
+    let tcp = [&ports.concat()[..], &[0; 8], &[5 << 4, 0x10], &[0; 6]].concat();
+    [ethernet, ip, tcp].concat()
+}
+
+/// The verdict of a program about a frame.
+fn verdict(program: BorrowedFd<'_>, frame: &[u8]) -> u32 {
+    let mut options = bpf_test_run_opts {
+        sz: size_of::<bpf_test_run_opts>().try_into().unwrap(),
+        data_in: frame.as_ptr().cast(),
+        data_size_in: frame.len().try_into().unwrap(),
+        ..Default::default()
+    };
+    // SAFETY: the kernel reads so many bytes of `frame`, which lives, and writes none.
+    let result = unsafe { bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
+    assert_eq!(result, 0);
+    options.retval
+}
+
+#[test]
+fn hold_keeps_segments_of_endpoints_and_connections_alone() {
+    const TCX_NEXT: u32 = u32::MAX;
+    const TCX_DROP: u32 = 2;
+    /// To no interface: withheld.
+    const TCX_REDIRECT: u32 = 7;
+    const FIRST_MARK: u32 = 0x5000_0000;
+    let at = |text: &str| text.parse::<SocketAddrV4>().unwrap();
+    let client = at("10.0.0.9:1234");
+    let (endpoint, other_service) = (at("10.0.0.1:80"), at("10.0.0.1:22"));
+    let (upstream, own_port) = (at("10.0.0.7:5432"), at("10.0.0.1:40000"));
+    alone(|bpffs| {
+        let service = Former::pinned(bpffs, AttachMode::Auto, 16);
+        service.put(
+            "endpoints",
+            abi::endpoint::from(SocketAddr::V4(endpoint)).as_bytes(),
+            &[1],
+        );
+        let key = abi::flow_key {
+            client: abi::mapped((*upstream.ip()).into()),
+            server: abi::mapped((*own_port.ip()).into()),
+            client_port: upstream.port().to_be(),
+            server_port: own_port.port().to_be(),
+        };
+        let flow = other(size_of::<abi::flow>() + ADDED_BYTES, &[]);
+        service.put("flows", key.as_bytes(), &flow);
+        service.put("service", &[0; 4], &service_bytes(FIRST_MARK, 0));
+        let hold = Hold::prepare(&service.former, FIRST_MARK).unwrap();
+        let next = PACKET_PROGRAMS.map(|name| attach::program(&service.object, name).unwrap());
+        let next = [next[0].as_fd(), next[1].as_fd()];
+        hold.begin(next, Duration::MAX).unwrap();
+        let [ingress, egress] = hold.programs();
+        let cases = [
+            (client, endpoint, TCX_DROP, TCX_REDIRECT),
+            (upstream, own_port, TCX_DROP, TCX_REDIRECT),
+            (client, other_service, TCX_NEXT, TCX_NEXT),
+            (client, own_port, TCX_NEXT, TCX_NEXT),
+            (upstream, other_service, TCX_NEXT, TCX_NEXT),
+        ];
+        for (peer, local, arriving, leaving) in cases {
+            let case = format!("{peer} {local}");
+            assert_eq!(verdict(ingress, &frame(peer, local)), arriving, "{case}");
+            assert_eq!(verdict(egress, &frame(local, peer)), leaving, "{case}");
+        }
+    });
+}
+
 /// Prints for how long segments are held back with so many connections.
 #[test]
 fn ten_thousand_flows_are_copied() {
@@ -340,7 +422,7 @@ fn ten_thousand_flows_are_copied() {
             service.put("flows", &key, &flow);
         }
         let (mut object, copies) = load_beside(abi::OBJECT, &service.former).unwrap();
-        copy_all(&copies).unwrap();
+        copy_early(&copies).unwrap();
         let staged = service.own.staged();
         let held = change_over(&mut object, &copies, &service.former, &staged).unwrap();
         println!("{FLOW_COUNT} flows: {held:?}");
