@@ -5,6 +5,7 @@
 //!
 //! - [`isn`]: the keyed initial sequence number of each connection;
 //! - [`timestamp`]: the layout of timestamps, and the index that keeps round trips and PAWS (RFC 7323, 5) right;
+//! - [`judge`]: whether a response of another server continues the client's part;
 //! - [`paper`]: the layout of the paper, for comparison.
 //!
 //! The crate does no I/O and reads no clock: time and keys are arguments.
@@ -16,6 +17,7 @@
 extern crate std;
 
 pub mod isn;
+pub mod judge;
 mod key;
 pub mod paper;
 pub mod timestamp;
