@@ -1,0 +1,120 @@
+//! The request for the rest of an object: the client's request with another range.
+
+use alloc::vec::Vec;
+use core::fmt::Write as _;
+
+use crate::head::{Doubt, parse_request};
+use crate::range::ByteRange;
+use crate::version::ObjectVersion;
+
+/// Field by which a server sees that a request is a revival. The field is taken from requests of clients.
+pub const REVIVED_FIELD: &str = "Outlive-Revived";
+
+/// Fields of the client's request that another range or condition replaces.
+const REPLACED_FIELDS: [&str; 7] = [
+    "range",
+    "if-range",
+    "if-match",
+    "if-none-match",
+    "if-modified-since",
+    "if-unmodified-since",
+    REVIVED_FIELD,
+];
+
+/// The request for a part of an object, on the condition that the version is the same. `request` begins with a complete
+/// request head; the rest is left out.
+///
+/// # Errors
+/// The head is in doubt, or not complete ([`Doubt::Malformed`]).
+pub fn request_for_rest(
+    request: &[u8],
+    rest: ByteRange,
+    version: &ObjectVersion,
+    is_marked: bool,
+) -> Result<Vec<u8>, Doubt> {
+    let head = parse_request(request)?.ok_or(Doubt::Malformed)?;
+    let mut edited = Vec::with_capacity(head.len + 128);
+    edited.extend_from_slice(request_line(request));
+    for (name, value) in head.fields.iter() {
+        let is_replaced = REPLACED_FIELDS
+            .iter()
+            .any(|replaced| replaced.eq_ignore_ascii_case(name));
+        if !is_replaced {
+            push_field(&mut edited, name, value);
+        }
+    }
+    let mut range = alloc::string::String::new();
+    let _ = write!(range, "{rest}");
+    push_field(&mut edited, "Range", range.as_bytes());
+    if let Some(etag) = version.strong_etag() {
+        push_field(&mut edited, "If-Match", etag.as_bytes());
+    } else if let Some(modified) = &version.last_modified {
+        push_field(&mut edited, "If-Unmodified-Since", modified.as_bytes());
+    }
+    if is_marked {
+        push_field(&mut edited, REVIVED_FIELD, b"1");
+    }
+    edited.extend_from_slice(b"\r\n");
+    Ok(edited)
+}
+
+/// The request line with its end, without the empty lines that a client may send before (RFC 9112, 2.2).
+fn request_line(request: &[u8]) -> &[u8] {
+    let is_text = |byte: &u8| !matches!(byte, b'\r' | b'\n');
+    let begin = request.iter().position(is_text).unwrap_or_default();
+    let line = &request[begin..];
+    let end = line.iter().position(|byte| *byte == b'\n');
+    &line[..end.map_or(0, |end| end + 1)]
+}
+
+fn push_field(edited: &mut Vec<u8>, name: &str, value: &[u8]) {
+    edited.extend_from_slice(name.as_bytes());
+    edited.extend_from_slice(b": ");
+    edited.extend_from_slice(value);
+    edited.extend_from_slice(b"\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rest_is_asked_for_with_the_clients_own_fields() {
+        let request = b"GET /a HTTP/1.1\r\nHost: h\r\nrange: bytes=10-\r\nIf-None-Match: \"x\"\r\nCookie: c=1\r\n\r\n";
+        let rest = ByteRange::new(100, 999).unwrap();
+        let mut version = ObjectVersion {
+            complete_len: Some(1000),
+            etag: Some("\"v1\"".into()),
+            last_modified: Some("Mon".into()),
+            content_encoding: None,
+        };
+        let edited = request_for_rest(request, rest, &version, false).unwrap();
+        assert_eq!(
+            std::str::from_utf8(&edited),
+            Ok(
+                "GET /a HTTP/1.1\r\nHost: h\r\nCookie: c=1\r\nRange: bytes=100-999\r\nIf-Match: \"v1\"\r\n\r\n"
+            )
+        );
+        version.etag = Some("W/\"v1\"".into());
+        let edited = request_for_rest(request, rest, &version, true).unwrap();
+        let text = std::str::from_utf8(&edited).unwrap();
+        assert!(
+            text.ends_with("If-Unmodified-Since: Mon\r\nOutlive-Revived: 1\r\n\r\n"),
+            "{text}"
+        );
+        assert!(parse_request(&edited).is_ok_and(|head| head.is_some()));
+    }
+
+    #[test]
+    fn incomplete_request_is_refused() {
+        let rest = ByteRange::new(0, 1).unwrap();
+        let version = ObjectVersion {
+            complete_len: None,
+            etag: None,
+            last_modified: None,
+            content_encoding: None,
+        };
+        let edited = request_for_rest(b"GET / HTTP/1.1\r\n", rest, &version, false);
+        assert_eq!(edited, Err(Doubt::Malformed));
+    }
+}

@@ -1,0 +1,25 @@
+//! The core of the mode *objects* (TRODS, Princeton): a server of a pool goes on with the download of a dead server.
+//!
+//! The client holds the state. The unacknowledged request says which object the client downloads. The timestamp that
+//! the client echoes says where in the sequence space the body of the response began. This crate has the encodings:
+//!
+//! - [`isn`]: the keyed initial sequence number of each connection;
+//! - [`timestamp`]: the layout of timestamps, and the index that keeps round trips and PAWS (RFC 7323, 5) right;
+//! - [`judge`]: whether a response of another server continues the client's part;
+//! - [`paper`]: the layout of the paper, for comparison.
+//!
+//! The crate does no I/O and reads no clock: time and keys are arguments.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod isn;
+pub mod judge;
+mod key;
+pub mod paper;
+pub mod timestamp;
+
+pub use key::PoolKey;

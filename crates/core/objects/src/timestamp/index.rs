@@ -1,0 +1,296 @@
+//! The index of a timestamp: order for PAWS, and round trips for the server's TCP.
+//!
+//! The client's TCP refuses a segment with an older value than the newest value (PAWS, RFC 7323, 5). The newest value
+//! stands still behind a lost segment. So values may be ahead of the newest echo by less than half of the space. The
+//! paper's index counts packets, 128 of 128, and breaks this rule. This index counts time and retransmissions, and is
+//! never more than [`MAX_LEAD`] of 64 ahead.
+//!
+//! The server's TCP has timestamps of its own. The table keeps, for each index, the server's value of the first segment
+//! with that index. An echo is translated back before the server's TCP reads the echo.
+
+/// Values of an index: 6 bits.
+pub const INDEX_COUNT: u8 = 64;
+/// Most steps that the newest index is ahead of the newest echo.
+pub const MAX_LEAD: u8 = 30;
+/// From here on an index lasts longer, so that the remaining values last for retransmissions.
+const SCARCE_LEAD: u8 = 16;
+/// Steps that a reviving member begins ahead of the newest echo: not below the dead member's newest value, and within
+/// half of the space.
+pub const REVIVAL_LEAD: u8 = MAX_LEAD + 1;
+/// An index lasts this share of a smoothed round trip.
+const STEPS_PER_ROUND_TRIP: u32 = 16;
+/// The same while values are scarce.
+const SCARCE_STEPS_PER_ROUND_TRIP: u32 = 4;
+/// Weight of the smoothed round trip in each update (RFC 6298, 2).
+const SMOOTHING_WEIGHT: u32 = 8;
+/// Longer samples count as this long, ticks: no sum overflows.
+const LONGEST_ROUND_TRIP: u32 = 1 << 28;
+const ENTRY_COUNT: usize = 32;
+
+/// Order of the values of a connection, modulo 64.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Index(u8);
+
+impl Index {
+    /// The index with this number modulo 64.
+    #[must_use]
+    pub const fn new(number: u8) -> Self {
+        Self(number % INDEX_COUNT)
+    }
+
+    /// The highest 6 bits of a value.
+    #[must_use]
+    pub const fn of_wire(value: u32) -> Self {
+        Self(super::low_byte(value >> super::INDEX_SHIFT, 6))
+    }
+
+    /// 0 to 63.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self.0
+    }
+
+    /// How many steps `self` is ahead of `other`, 0 to 63.
+    #[must_use]
+    pub const fn steps_after(self, other: Self) -> u8 {
+        self.0.wrapping_sub(other.0) % INDEX_COUNT
+    }
+
+    /// The index `steps` further on.
+    #[must_use]
+    pub const fn advanced(self, steps: u8) -> Self {
+        Self::new(self.0.wrapping_add(steps))
+    }
+
+    const fn entry(self) -> usize {
+        self.0 as usize % ENTRY_COUNT
+    }
+}
+
+/// A segment of the server's TCP on its way to the client.
+#[derive(Debug, Clone, Copy)]
+pub struct Departure {
+    /// The TSval of the server's TCP, ticks.
+    pub tsval: u32,
+    /// The client may have had the same bytes before.
+    pub is_retransmission: bool,
+    /// The state is another than that of the segment before.
+    pub has_new_state: bool,
+}
+
+/// The index that a segment gets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Assigned {
+    /// No segment had this index before.
+    New(Index),
+    /// The index of the segment before: state and value stay the same.
+    Same(Index),
+    /// A new index was needed, and the newest echo is too old: the segment leaves with the old state.
+    Exhausted(Index),
+}
+
+impl Assigned {
+    /// The index.
+    #[must_use]
+    pub const fn index(self) -> Index {
+        match self {
+            Self::New(index) | Self::Same(index) | Self::Exhausted(index) => index,
+        }
+    }
+}
+
+/// The server's timestamps behind the indexes of a connection.
+#[derive(Debug, Clone)]
+pub struct EchoTable {
+    /// The server's TSval, by index modulo 32.
+    tsvals: [u32; ENTRY_COUNT],
+    newest: Index,
+    echoed: Index,
+    /// The newest TSval of the server.
+    newest_tsval: u32,
+    /// Smoothed round trip, eighths of a tick; 0 before the first echo.
+    scaled_round_trip: u32,
+}
+
+impl EchoTable {
+    /// The table of a connection whose SYN-ACK has this index and this TSval of the server.
+    #[must_use]
+    pub const fn new(index: Index, tsval: u32) -> Self {
+        Self {
+            tsvals: [tsval; ENTRY_COUNT],
+            newest: index,
+            echoed: index,
+            newest_tsval: tsval,
+            scaled_round_trip: 0,
+        }
+    }
+
+    /// The table of a revived connection: the client has last echoed this index. The first segment of the new server
+    /// has this TSval.
+    #[must_use]
+    pub const fn revived(echoed: Index, tsval: u32) -> Self {
+        let mut table = Self::new(echoed.advanced(REVIVAL_LEAD), tsval);
+        table.echoed = table.newest;
+        table
+    }
+
+    /// Smoothed round trip, ticks of the server's TSval.
+    #[must_use]
+    pub const fn round_trip(&self) -> u32 {
+        self.scaled_round_trip / SMOOTHING_WEIGHT
+    }
+
+    /// Assigns an index to a leaving segment.
+    ///
+    /// A retransmission gets an index of its own, so that the server's TCP can tell the echo of the retransmission from
+    /// the echo of the original (RFC 3522). In the same tick no TCP can tell these apart, and the index is the same.
+    pub fn assign(&mut self, departure: Departure) -> Assigned {
+        let elapsed = departure.tsval.wrapping_sub(self.newest_entry());
+        self.newest_tsval = departure.tsval;
+        let wants_new = departure.has_new_state
+            || (departure.is_retransmission && elapsed != 0)
+            || elapsed >= self.index_duration();
+        if !wants_new {
+            return Assigned::Same(self.newest);
+        }
+        if self.newest.steps_after(self.echoed) < MAX_LEAD {
+            self.newest = self.newest.advanced(1);
+            self.tsvals[self.newest.entry()] = departure.tsval;
+            return Assigned::New(self.newest);
+        }
+        if departure.is_retransmission {
+            // Originals have the same index. The later time keeps the server's TCP from an undo without a reason.
+            self.tsvals[self.newest.entry()] = departure.tsval;
+        }
+        Assigned::Exhausted(self.newest)
+    }
+
+    /// Translates an echo: the result is the TSval that the server's TCP must read.
+    ///
+    /// `has_old_ack`: the segment acknowledges less than an earlier segment did. Such a segment was delayed, and the
+    /// index may be of an earlier cycle: the segment tells nothing about the newest echo.
+    pub fn on_echo(&mut self, index: Index, has_old_ack: bool) -> u32 {
+        let behind = self.newest.steps_after(index);
+        if has_old_ack || behind > MAX_LEAD {
+            let known = behind.min(MAX_LEAD);
+            return self.tsvals[self.newest.advanced(INDEX_COUNT - known).entry()];
+        }
+        if behind < self.newest.steps_after(self.echoed) {
+            self.echoed = index;
+        }
+        let tsval = self.tsvals[index.entry()];
+        self.update_round_trip(self.newest_tsval.wrapping_sub(tsval));
+        tsval
+    }
+
+    const fn newest_entry(&self) -> u32 {
+        self.tsvals[self.newest.entry()]
+    }
+
+    /// How long the newest index lasts, ticks.
+    fn index_duration(&self) -> u32 {
+        let steps = if self.newest.steps_after(self.echoed) < SCARCE_LEAD {
+            STEPS_PER_ROUND_TRIP
+        } else {
+            SCARCE_STEPS_PER_ROUND_TRIP
+        };
+        (self.round_trip() / steps).max(1)
+    }
+
+    /// The sample is the time since the echoed segment left, up to the newest departure.
+    fn update_round_trip(&mut self, sample: u32) {
+        let sample = sample.min(LONGEST_ROUND_TRIP);
+        self.scaled_round_trip = match self.scaled_round_trip {
+            0 => sample * SMOOTHING_WEIGHT,
+            scaled => scaled - scaled / SMOOTHING_WEIGHT + sample,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn departure(tsval: u32) -> Departure {
+        Departure {
+            tsval,
+            is_retransmission: false,
+            has_new_state: false,
+        }
+    }
+
+    #[test]
+    fn index_of_syn_ack_is_translated_exactly() {
+        let mut table = EchoTable::new(Index::new(63), 1000);
+        assert_eq!(table.on_echo(Index::new(63), false), 1000);
+    }
+
+    #[test]
+    fn retransmission_in_same_tick_shares_the_index() {
+        let mut table = EchoTable::new(Index::new(0), 10);
+        let retransmission = |tsval| Departure {
+            is_retransmission: true,
+            ..departure(tsval)
+        };
+        assert_eq!(
+            table.assign(retransmission(10)),
+            Assigned::Same(Index::new(0))
+        );
+        assert_eq!(
+            table.assign(retransmission(11)),
+            Assigned::New(Index::new(1))
+        );
+        assert_eq!(table.on_echo(Index::new(1), false), 11);
+    }
+
+    #[test]
+    fn index_without_echo_stands_still_at_the_limit() {
+        let mut table = EchoTable::new(Index::new(50), 0);
+        for tick in 1..=30 {
+            assert_eq!(
+                table.assign(departure(tick)),
+                Assigned::New(Index::new(50).advanced(super::super::low_byte(tick, 8)))
+            );
+        }
+        assert_eq!(
+            table.assign(departure(31)),
+            Assigned::Exhausted(Index::new(80))
+        );
+        assert_eq!(table.on_echo(Index::new(51), false), 1);
+        assert!(matches!(table.assign(departure(60)), Assigned::New(_)));
+    }
+
+    #[test]
+    fn delayed_echo_does_not_move_the_newest_echo() {
+        let mut table = EchoTable::new(Index::new(0), 0);
+        for tick in 1..=30 {
+            table.assign(departure(tick));
+        }
+        assert_eq!(table.on_echo(Index::new(20), true), 20);
+        assert_eq!(
+            table.assign(departure(90)),
+            Assigned::Exhausted(Index::new(30))
+        );
+        assert_eq!(
+            table.on_echo(Index::new(31), false),
+            0,
+            "of an earlier cycle"
+        );
+        assert_eq!(
+            table.assign(departure(91)),
+            Assigned::Exhausted(Index::new(30))
+        );
+        table.on_echo(Index::new(20), false);
+        assert_eq!(table.assign(departure(92)), Assigned::New(Index::new(31)));
+    }
+
+    #[test]
+    fn revived_connection_is_steps_after_the_dead_member() {
+        let echoed = Index::new(60);
+        let dead = echoed.advanced(MAX_LEAD);
+        let mut table = EchoTable::revived(echoed, 7);
+        let first = table.assign(departure(7)).index();
+        assert_eq!(first.steps_after(dead), 1);
+        assert!(first.steps_after(echoed) < INDEX_COUNT / 2);
+    }
+}
