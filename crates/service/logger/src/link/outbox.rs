@@ -170,7 +170,7 @@ impl Outbox {
         Some((ledger.state(), ledger.size()))
     }
 
-    /// Whether an urgent entry is being written or waits to be written.
+    /// Whether the writer is at work, or an urgent entry waits.
     #[must_use]
     pub fn is_writing(&self) -> bool {
         self.ledger.as_ref().is_some_and(|ledger| ledger.is_busy())

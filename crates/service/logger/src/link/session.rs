@@ -50,9 +50,9 @@ pub struct LinkStatistics {
     pub datagrams: u64,
     /// Bytes of these datagrams, without the headers of UDP and below.
     pub bytes: u64,
-    /// Segments with recorded payload, repeated segments included.
+    /// Segments with payload or FIN, repeated segments included.
     pub segments: u64,
-    /// Segments without new payload, which report how far the client has received the outstream.
+    /// Segments without payload and FIN, which report how far the client has received the outstream.
     pub progress: u64,
     /// Response heads.
     pub heads: u64,
@@ -60,7 +60,7 @@ pub struct LinkStatistics {
     pub determinants: u64,
     /// Acknowledgements.
     pub acks: u64,
-    /// Datagrams of another protocol, or of another version of the log link.
+    /// Datagrams of another protocol or version, of the other direction, or without a place in a connection.
     pub malformed: u64,
     /// Datagrams with a tag that none of the session's keys makes.
     pub bad_tags: u64,
@@ -68,7 +68,7 @@ pub struct LinkStatistics {
     pub damaged: u64,
     /// Segments of unknown flows.
     pub unknown: u64,
-    /// OPENs that contradict the known numbers of a flow.
+    /// OPENs that contradict the known numbers of a flow, or have the reserved number.
     pub conflicting_opens: u64,
     /// Half-open connections that were evicted because there were too many.
     pub evicted_half_open: u64,

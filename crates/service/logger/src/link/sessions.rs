@@ -339,7 +339,7 @@ impl Sessions {
         forgotten
     }
 
-    /// The limit of each session: the wanted memory, or the memory that the other sessions leave.
+    /// The limit of each session: the wanted memory, but no more than the other sessions leave.
     fn share(&mut self) {
         let all: u64 = self.by_instance.values().map(|e| e.session.held()).sum();
         for entry in self.by_instance.values_mut() {

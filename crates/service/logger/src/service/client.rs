@@ -73,7 +73,7 @@ pub(super) enum ClientError {
     OutOfOrder,
 }
 
-/// Why a stream gets no more requests.
+/// Why the end of a stream without an instance is no refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
     /// A newer stream of the instance has attached.
@@ -103,7 +103,7 @@ pub(super) struct Client {
     pub(super) remote: SocketAddr,
     /// The instance that has attached.
     pub(super) instance: Option<u64>,
-    /// Why the stream gets no more requests.
+    /// Why the end of the stream is no refusal, if there is no instance.
     pub(super) over: Option<Over>,
     /// The claimant of the service's addresses.
     pub(super) claims: Option<Claimant>,

@@ -135,9 +135,9 @@ pub enum Event {
         instance: String,
         /// The reason.
         reason: String,
-        /// Number of recorded datagrams of the session.
+        /// Number of the session's segments with payload or FIN.
         segments: u64,
-        /// Number of rejected datagrams: of another protocol, with a wrong tag, damaged, or of no known connection.
+        /// Number of rejected datagrams: malformed, with a wrong tag, damaged, or of no known connection.
         refused: u64,
     },
     /// The records of a service are dropped: the service has ended, or was absent for longer than the retention

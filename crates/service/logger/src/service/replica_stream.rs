@@ -48,7 +48,7 @@ impl Service {
                 && let Some(message) = replication.next(&self.sessions, client.key_name())
             {
                 if client.say(&message).is_err() {
-                    break; // it is found to be gone when it is read from
+                    break; // the next read finds the broken stream
                 }
             }
             client.replication = Some(replication);

@@ -77,7 +77,7 @@ impl Session {
         bytes: &[u8],
     ) {
         let _ = self.append(record, process, from, bytes);
-        self.limit_total(self.limit); // what is left for the rest
+        self.limit_total(self.limit); // the journal gets the remaining memory
     }
 
     /// Acknowledges each stream that has grown, once.
@@ -85,7 +85,7 @@ impl Session {
         if self.grown.is_empty() {
             return;
         }
-        self.limit_total(self.limit); // what is left for the rest
+        self.limit_total(self.limit); // the journal gets the remaining memory
         for (to, grown) in self.grown.drain(..) {
             let slot = self.acks.slot;
             if let Some(key) = self.acks.down.get(slot) {
@@ -174,7 +174,7 @@ impl Session {
                 return None;
             }
         };
-        self.limit_total(self.limit); // what is left for the rest
+        self.limit_total(self.limit); // the journal gets the remaining memory
         Some(answer)
     }
 

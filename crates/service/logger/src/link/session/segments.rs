@@ -119,7 +119,7 @@ impl Session {
         true
     }
 
-    /// A segment without new payload: the client's progress goes into the log, if an entry is due.
+    /// A segment without payload and FIN: the client's progress goes into the log, if an entry is due.
     fn record_progress(&mut self, id: FlowId, out: &mut Outbox) {
         self.statistics.progress += 1;
         if let Some(flow) = self.flows.get_mut(id)

@@ -148,7 +148,7 @@ impl Drop for LeaseStore {
     fn drop(&mut self) {
         self.orders = None;
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // or it would write over what the next one has written
+            let _ = thread.join(); // a running thread could overwrite the file of the next store
         }
     }
 }
