@@ -15,7 +15,7 @@
 //! ```
 //!
 //! **Bounds.** Each connection has a *base*: the log file where the record begins. Log files before the oldest base
-//! are removed. When the log is larger than twice the records, and than some log files, connections with the oldest
+//! are removed. When the log is larger than twice the records and some log files more, connections with the oldest
 //! bases are copied forward, piece by piece. A whole copy becomes the base. Until then new segments are added to
 //! both the record and the copy, here and in a later reading.
 //!

@@ -238,7 +238,8 @@ impl Reading<'_> {
         }
     }
 
-    /// Committed records are missing in this segment: nobody knows of which connections.
+    /// Committed records of unknown connections are missing in this segment: all connections that begin up to here
+    /// lose the record.
     fn damage(&mut self, segment: u64) {
         self.copying = None;
         for (instance, flow) in self.ledger.based_up_to(segment) {

@@ -39,14 +39,14 @@ pub enum AckPolicy {
     EachFrame,
     /// Once per flow after each batch of datagrams.
     EachBatch,
-    /// Once per flow, this long after the first segment.
+    /// Once per flow, this long after the first waiting segment of the session.
     After(Duration),
 }
 
 /// Counts over the lifetime of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinkStatistics {
-    /// Datagrams that came from the session's address.
+    /// Datagrams from the session's address, and datagrams with determinants for the session.
     pub datagrams: u64,
     /// Bytes of these datagrams, without the headers of UDP and below.
     pub bytes: u64,

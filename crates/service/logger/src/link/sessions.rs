@@ -63,7 +63,7 @@ struct Kept {
     session: Session,
     /// Time at which the control stream ended.
     detached: Option<Duration>,
-    /// The service has said that it ends.
+    /// The service has ended, or a host with a later grant has inherited another session of the service.
     over: bool,
     /// The session can be inherited when the log has all entries up to this number ([`Outbox::recorded`]).
     written_at: Option<u64>,
