@@ -1,22 +1,22 @@
-//! Records that are to be written together.
+//! Records that are written together.
 
 use crate::format::{RECORD_HEADER, record_header};
 
-/// The most bytes of a record.
+/// Largest record, bytes.
 pub const MAX_RECORD: usize = 1 << 20;
 
-/// Records that are to be written together. They are put where they will be written from: nothing
-/// is copied once more. It is emptied and used again.
+/// Records that are written together. The batch holds the bytes in the form on disk, so there is no further copy.
+/// Emptied and reused.
 #[derive(Debug, Default)]
 pub struct Batch {
     bytes: Vec<u8>,
-    /// Where the records begin, with their headers.
+    /// The offset of each record, header included.
     records: Vec<usize>,
 }
 
 impl Batch {
-    /// Adds the record that `write` appends to what it is given. One that is longer than
-    /// [`MAX_RECORD`] is left out: answers whether it was taken.
+    /// Adds the record that `write` appends to the given vector. Returns whether the record was added: a record
+    /// above [`MAX_RECORD`] is left out.
     pub fn add(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&[0; RECORD_HEADER]);
@@ -29,26 +29,26 @@ impl Batch {
         true
     }
 
-    /// Bytes that will be written.
+    /// Bytes to write.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether there is no record.
+    /// Whether the batch has no record.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }
 
-    /// Empties it. What it had needed of memory is kept up to `most` bytes.
+    /// Empties the batch. The batch keeps memory up to `most` bytes.
     pub fn clear(&mut self, most: usize) {
         self.bytes.clear();
         self.bytes.shrink_to(most);
         self.records.clear();
     }
 
-    /// The bytes to be written at `place` in the segment `number`.
+    /// The bytes for `place` in the segment `number`.
     pub(crate) fn seal(&mut self, number: u64, place: u64) -> &[u8] {
         let ends = self.records.iter().skip(1).copied();
         let ends = ends.chain([self.bytes.len()]).collect::<Vec<_>>();

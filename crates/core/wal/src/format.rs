@@ -6,7 +6,7 @@ const MAGIC: [u8; 8] = *b"OUTLSEGM";
 /// Version of the frames and of the logger's entries. The feature `next-version` raises the version.
 pub const VERSION: u32 = OLDEST + cfg!(feature = "next-version") as u32;
 
-/// The oldest version that is read. No older version was published.
+/// The oldest version that this program reads. No older version was published.
 pub const OLDEST: u32 = 6;
 
 /// The format, for lists of versions.
@@ -18,23 +18,23 @@ pub const FORMAT: types::Format = types::Format {
 
 /// The length of a segment's header.
 pub(crate) const HEADER: usize = 32;
-/// What stands before the bytes of a record: length and checksum.
+/// The length of a record's header: length and checksum.
 pub(crate) const RECORD_HEADER: usize = 8;
 /// The length of a seal.
 pub(crate) const SEAL: usize = RECORD_HEADER + 8;
-/// In the place of a length.
+/// Marks a seal in the place of a record's length.
 const SEALED: u32 = u32::MAX;
 
-/// A header that is not that of the segment with this number.
+/// A header that does not belong to the segment with this number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BadHeader {
-    /// It is cut short or damaged: nothing was ever committed to this segment.
+    /// Cut short or damaged: no record of this segment was ever committed.
     Torn,
-    /// A version wrote it that is not read.
+    /// An unknown version.
     Version(u32),
 }
 
-/// The header of a segment that is written.
+/// The header of a new segment.
 pub(crate) fn header(number: u64) -> [u8; HEADER] {
     header_of(VERSION, number)
 }
@@ -50,7 +50,7 @@ pub(crate) fn header_of(version: u32, number: u64) -> [u8; HEADER] {
     header
 }
 
-/// Checks the header of a segment. Tells which version wrote the segment.
+/// Checks the header of a segment. Returns the version of the segment.
 pub(crate) fn check_header(bytes: &[u8], number: u64) -> Result<u32, BadHeader> {
     let found: &[u8; HEADER] = bytes.first_chunk().ok_or(BadHeader::Torn)?;
     let version = u32_at(found, 8);
@@ -67,7 +67,7 @@ pub(crate) fn check_header(bytes: &[u8], number: u64) -> Result<u32, BadHeader> 
 
 /// The header of a record with these bytes at `place` in a segment.
 pub(crate) fn record_header(number: u64, place: u64, bytes: &[u8]) -> [u8; RECORD_HEADER] {
-    // A batch takes no longer ones.
+    // A batch takes no longer records.
     let len = u32::try_from(bytes.len()).unwrap_or(SEALED);
     with_checksum(number, place, len, bytes)
 }
@@ -93,7 +93,7 @@ fn with_checksum(number: u64, place: u64, len: u32, bytes: &[u8]) -> [u8; RECORD
     header
 }
 
-/// The bytes of the record at `place`; `None` if there is none that is whole.
+/// The bytes of the record at `place`; `None` without a whole record.
 pub(crate) fn record_at(segment: &[u8], number: u64, place: usize) -> Option<&[u8]> {
     let (header, rest) = segment.get(place..)?.split_first_chunk::<RECORD_HEADER>()?;
     let len = usize::try_from(u32_at(header, 0)).ok()?;
@@ -102,7 +102,7 @@ pub(crate) fn record_at(segment: &[u8], number: u64, place: usize) -> Option<&[u
     (record_header(number, place, bytes) == *header).then_some(bytes)
 }
 
-/// Whether the segment has been sealed: its last bytes are a seal that belongs there.
+/// The place of the seal at the end of a segment; `None` if the segment is not sealed.
 pub(crate) fn sealed_at(segment: &[u8], number: u64) -> Option<usize> {
     let place = segment.len().checked_sub(SEAL)?;
     let expected = seal(number, u64::try_from(place).ok()?);

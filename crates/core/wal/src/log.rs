@@ -6,36 +6,34 @@ use crate::format::{
 };
 use crate::storage::Storage;
 
-/// Something that was read from a log.
+/// A piece of a log that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// Before all others: segments that are there, and that are removed unread, for there is a gap behind them. What
-    /// was in them is needed by nobody, unless it is the gap that should not be there.
+    /// Before all other pieces: segments that are removed unread, because a later segment is missing. The removed
+    /// segments are not needed, unless the missing segment should exist.
     Removed {
-        /// Which, in their order.
+        /// The numbers, in rising order.
         segments: &'a [u64],
     },
     /// A record.
     Record {
-        /// The segment that it is in.
+        /// The segment of the record.
         segment: u64,
-        /// Which version of the format wrote that segment: [`VERSION`](crate::VERSION), or the one before.
+        /// The version of the segment's format: from [`OLDEST`](crate::OLDEST) to [`VERSION`](crate::VERSION).
         version: u32,
-        /// What was written.
+        /// The content.
         bytes: &'a [u8],
     },
-    /// The rest of a segment cannot be read, though it had been sealed: records are missing here
-    /// that were committed.
+    /// The rest of a sealed segment cannot be read: committed records are missing here.
     Damaged {
         /// The segment.
         segment: u64,
     },
-    /// A segment has ended, in order or with a torn tail. What belongs together is not divided
-    /// between two.
+    /// A segment has ended, in order or with a torn tail. A group of records never continues in the next segment.
     End {
         /// The segment.
         segment: u64,
-        /// Its bytes that were read.
+        /// Bytes that were read.
         len: u64,
     },
 }
@@ -52,17 +50,17 @@ pub enum OpenError<E> {
         FORMAT.reads()
     )]
     Version {
-        /// Which segment.
+        /// The number of the segment.
         segment: u64,
-        /// What it says.
+        /// The version in the segment.
         version: u32,
     },
-    /// Behind a segment with this number there is no room for as many as are written in all the time.
+    /// The number is too high: not enough numbers are left for later segments.
     #[error(
         "segment {segment:#x} of the log has a number that no log reaches: it is none of the log's"
     )]
     Number {
-        /// Which segment.
+        /// The number of the segment.
         segment: u64,
     },
 }
@@ -70,24 +68,24 @@ pub enum OpenError<E> {
 /// The highest number of a segment that is read: a later segment always has a number, too.
 const LAST: u64 = u64::MAX >> 1;
 
-/// A log that is appended to.
+/// A log, for appending.
 #[derive(Debug)]
 pub struct Log<S> {
     storage: S,
-    /// The segment that is appended to.
+    /// The segment for appending.
     current: u64,
-    /// Its length.
+    /// The length of the current segment, bytes.
     len: u64,
-    /// The oldest that may be there.
+    /// The oldest segment that may exist.
     oldest: u64,
 }
 
 impl<S: Storage> Log<S> {
-    /// Reads what is there, and begins a new segment behind it. What was read is durable when this
-    /// returns: who acts on it need not fear that it was not yet.
+    /// Reads all segments, and begins a new segment. Everything that was read is durable on return, so the caller
+    /// may act on the records.
     ///
     /// # Errors
-    /// [`OpenError`], and the storage.
+    /// [`OpenError`], with the storage.
     pub fn open(
         mut storage: S,
         mut each: impl FnMut(Piece<'_>),
@@ -110,18 +108,18 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    /// The storage. What was not committed may be lost.
+    /// The storage. Records that were not committed may be lost.
     pub fn into_storage(self) -> S {
         self.storage
     }
 
-    /// The number of the segment that is appended to.
+    /// The number of the segment for appending.
     #[must_use]
     pub const fn current(&self) -> u64 {
         self.current
     }
 
-    /// The storage: to be looked at, or made to fail.
+    /// The storage, to inspect or to inject failures.
     pub const fn storage(&mut self) -> &mut S {
         &mut self.storage
     }
@@ -129,10 +127,10 @@ impl<S: Storage> Log<S> {
     /// Seals the current segment and begins the next one.
     ///
     /// # Errors
-    /// The storage failed: nothing more is to be appended.
+    /// The storage failed: append no more.
     pub fn next_segment(&mut self) -> Result<(), S::Error> {
         self.storage.append(&seal(self.current, self.len))?;
-        // What is in it must not become durable later than what follows it.
+        // The content must not become durable later than the next segment.
         self.storage.sync()?;
         self.begin(self.current + 1)
     }
@@ -145,29 +143,29 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Writes the records of a batch to the end of the current segment. They are not durable yet.
+    /// Appends the records of a batch to the current segment, without a commit.
     ///
     /// # Errors
-    /// The storage failed: nothing more is to be appended.
+    /// The storage failed: append no more.
     pub fn append(&mut self, batch: &mut Batch) -> Result<(), S::Error> {
         self.storage.append(batch.seal(self.current, self.len))?;
         self.len += u64::try_from(batch.len()).unwrap_or(u64::MAX);
         Ok(())
     }
 
-    /// Makes durable what was appended.
+    /// Makes all appended records durable.
     ///
     /// # Errors
-    /// The storage failed: nothing more is to be appended.
+    /// The storage failed: append no more.
     pub fn commit(&mut self) -> Result<(), S::Error> {
         self.storage.sync()
     }
 
-    /// Removes the segments before this one, but not the current one.
+    /// Removes the segments before this number, but not the current segment. All records that stay must be
+    /// committed before: an uncommitted current segment may not even have a name.
     ///
     /// # Errors
-    /// One could not be removed.
-    /// Of what is to stay all must have been committed: the current segment may not even have a name before.
+    /// A segment could not be removed.
     pub fn remove_before(&mut self, number: u64) -> Result<(), S::Error> {
         let end = number.min(self.current);
         if self.oldest >= end {
@@ -183,7 +181,7 @@ impl<S: Storage> Log<S> {
     }
 }
 
-/// Reads all segments, and makes durable what was read.
+/// Reads all segments, and makes the content durable.
 fn read_all<S: Storage>(
     storage: &mut S,
     each: &mut impl FnMut(Piece<'_>),
@@ -199,7 +197,7 @@ fn read_all<S: Storage>(
     for number in &numbers {
         let bytes = storage.read(*number)?;
         read(&bytes, *number, each)?;
-        // A sealed one, too: its seal may have been written and never synced.
+        // Sealed segments, too: a seal may have been written without a sync.
         storage.sync_old(*number)?;
     }
     // Only now: a refused log stays unchanged.
@@ -209,7 +207,7 @@ fn read_all<S: Storage>(
     Ok(numbers)
 }
 
-/// How many of these were to be removed: those that were behind them are not there any more, so nobody needs them.
+/// Number of segments before the last gap: a removal was under way, so these segments are not needed.
 fn remains(numbers: &[u64]) -> usize {
     let is_gap = |pair: &[u64]| pair[0] + 1 != pair[1];
     numbers

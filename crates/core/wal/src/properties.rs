@@ -14,7 +14,7 @@ const NUMBER: u64 = 7;
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 struct Read {
     number: u64,
-    /// That of its records.
+    /// The version of the records.
     version: Option<u32>,
     records: Vec<Vec<u8>>,
     is_damaged: bool,
@@ -79,7 +79,7 @@ fn written_as_read(bytes: &[u8]) {
     assert!(all.is_empty() && read.number == NUMBER && read.len <= bytes.len());
     let mut again = Vec::new();
     if read.len > 0 {
-        // One without records does not tell its version.
+        // A segment without records reports no version.
         let version = u32::from_le_bytes(bytes[8..12].try_into().expect("four bytes"));
         assert!(read.version.is_none_or(|read| read == version));
         again.extend_from_slice(&header_of(version, NUMBER));

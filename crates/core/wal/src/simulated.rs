@@ -1,24 +1,24 @@
-//! A storage in memory that crashes as disks do: what was not made durable is there in any part.
+//! A storage in memory that crashes as disks do: any part of the unsynced data may survive.
 //!
-//! A write is divided into sectors. After a crash each sector of what was not synced is there, or
-//! reads as zeros, or lies behind the end of the file, as a number decides that the caller draws.
-//! Files that were made or removed and not synced may be there or not.
+//! A write is divided into sectors. After a crash each unsynced sector is there, reads as zeros, or lies behind the
+//! end of the file: the caller's random numbers decide. Files that were made or removed without a sync may be there
+//! or not.
 
 use std::collections::BTreeMap;
 
-/// What a disk writes as a whole.
+/// The unit that a disk writes as a whole, bytes.
 pub const SECTOR: usize = 512;
 
 /// A failure of the storage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// As it was told to.
+    /// An injected failure.
     #[error("the storage failed")]
     Injected,
-    /// There is no room.
+    /// The storage is full.
     #[error("the storage is full")]
     Full,
-    /// There is no such file, or there is one already.
+    /// The file does not exist, or exists already.
     #[error("no such file, or one too many")]
     NoFile,
 }
@@ -26,11 +26,11 @@ pub enum Failure {
 #[derive(Debug, Clone, Default)]
 struct File {
     bytes: Vec<u8>,
-    /// So many of them are durable.
+    /// Number of durable bytes.
     synced: usize,
-    /// Its name is.
+    /// The name is durable.
     named: bool,
-    /// It was removed, which is not durable yet.
+    /// Removed, but the removal is not durable yet.
     removed: bool,
 }
 
@@ -39,19 +39,19 @@ struct File {
 pub struct Simulated {
     files: BTreeMap<u64, File>,
     current: Option<u64>,
-    /// Operations that succeed before one fails.
+    /// Number of operations before the first failure.
     fails_after: Option<u64>,
-    /// Bytes that all files may have.
+    /// Limit of all files together, bytes.
     room: Option<usize>,
 }
 
 impl Simulated {
-    /// After so many operations that change something all fail.
+    /// All changes fail after this number of operations; `None`: no failure.
     pub const fn fail_after(&mut self, operations: Option<u64>) {
         self.fails_after = operations;
     }
 
-    /// All files together may have so many bytes.
+    /// Limits the size of all files together, in bytes.
     pub const fn limit(&mut self, room: Option<usize>) {
         self.room = room;
     }
@@ -63,13 +63,13 @@ impl Simulated {
         there.map(|file| file.bytes.len()).sum()
     }
 
-    /// Whether there is no byte.
+    /// Whether all files are empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The host crashes. `draw` gives a number below the one that it is asked for.
+    /// The host crashes. `draw` returns a random number below the argument.
     pub fn crash(&mut self, mut draw: impl FnMut(usize) -> usize) {
         self.files.retain(|_, file| {
             let exists = match (file.named, file.removed) {
@@ -86,7 +86,7 @@ impl Simulated {
         self.fails_after = None;
     }
 
-    /// The process ends and the host goes on: everything that was written is there.
+    /// The process ends and the host goes on: all written bytes are there.
     pub fn restart(&mut self) {
         self.files.retain(|_, file| !file.removed);
         self.current = None;
@@ -118,11 +118,11 @@ impl Simulated {
     }
 }
 
-/// Leaves some sectors of what was not synced.
+/// Leaves some sectors of the unsynced bytes.
 fn tear(file: &mut File, draw: &mut impl FnMut(usize) -> usize) {
     let len = file.bytes.len();
     let unsynced = len - file.synced;
-    // The length is written apart from the content.
+    // A disk writes the length apart from the content.
     let new_len = file.synced + draw(unsynced + 1);
     file.bytes.truncate(new_len);
     let mut at = file.synced;
@@ -174,7 +174,7 @@ impl crate::Storage for Simulated {
             .map_or(usize::MAX, |room| room.saturating_sub(self.len()));
         let fails = self.change().is_err();
         let written = match fails {
-            // A part of it may have been written.
+            // A failed write may have written a part.
             true => bytes.len() / 2,
             false => bytes.len().min(room),
         };

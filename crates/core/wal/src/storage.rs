@@ -1,49 +1,49 @@
-//! Where a log is kept.
+//! The storage of a log.
 
-/// A place for numbered files, of which the last one created is appended to.
+/// Numbered files. Only the last created file is appended to.
 pub trait Storage {
-    /// What goes wrong.
+    /// A failure of the storage.
     type Error;
 
-    /// The numbers of the files that are there, in rising order.
+    /// The numbers of all files, in rising order.
     ///
     /// # Errors
-    /// It cannot be told.
+    /// The files cannot be listed.
     fn list(&mut self) -> Result<Vec<u64>, Self::Error>;
 
     /// The content of a file.
     ///
     /// # Errors
-    /// It is not there, or cannot be read.
+    /// The file does not exist, or cannot be read.
     fn read(&mut self, number: u64) -> Result<Vec<u8>, Self::Error>;
 
-    /// Makes durable what [`Storage::read`] gives of a file that is not the last one created.
+    /// Makes the content durable that [`Storage::read`] returned for a file other than the last created file.
     ///
     /// # Errors
-    /// It is not known to be durable.
+    /// The content may not be durable.
     fn sync_old(&mut self, number: u64) -> Result<(), Self::Error>;
 
-    /// Makes an empty file, to which is appended from now on.
+    /// Makes an empty file, the target of [`Storage::append`] from now on.
     ///
     /// # Errors
-    /// There is one with this number, or it cannot be made.
+    /// A file has this number already, or the file cannot be made.
     fn create(&mut self, number: u64) -> Result<(), Self::Error>;
 
-    /// Writes to the end of the last file that was created.
+    /// Appends to the last created file.
     ///
     /// # Errors
-    /// Not all was written.
+    /// Not all bytes were written.
     fn append(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
 
-    /// Makes durable that the last file that was created exists and holds what was appended.
+    /// Makes the last created file durable, with the name and all appended bytes.
     ///
     /// # Errors
-    /// It is not known to be durable. Trying again does not help.
+    /// File or bytes may not be durable. A second attempt does not help.
     fn sync(&mut self) -> Result<(), Self::Error>;
 
-    /// Removes a file that is not the last one created. It may come back in a crash.
+    /// Removes a file other than the last created file. After a crash the file may be there again.
     ///
     /// # Errors
-    /// It is still there.
+    /// The file still exists.
     fn remove(&mut self, number: u64) -> Result<(), Self::Error>;
 }

@@ -1,4 +1,4 @@
-//! What is read after the storage has crashed, at any step, in any way.
+//! Reading a log after a crash of the storage, at any step, in any way.
 
 use proptest::prelude::*;
 use wal::{
@@ -8,17 +8,17 @@ use wal::{
 
 #[derive(Debug, Clone, Copy)]
 enum Operation {
-    /// Append so many records of about this length.
+    /// Append this number of records of about this length.
     Append(u8, u16),
     Commit,
     NextSegment,
-    /// Segments before the current one are not needed any more.
+    /// Remove the segments before the current segment.
     Remove,
-    /// The host crashes, and comes back.
+    /// The host crashes and restarts.
     Crash,
-    /// The process ends, and comes back.
+    /// The process ends and restarts.
     Restart,
-    /// From now on the storage fails after so many operations.
+    /// The storage fails after this number of operations.
     Fail(u8),
 }
 
@@ -34,14 +34,14 @@ fn step() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// A record that says which it is.
+/// A record that contains a number.
 fn record(number: u32, len: u16) -> Vec<u8> {
     let mut bytes = number.to_le_bytes().to_vec();
     bytes.resize(4 + usize::from(len), number.to_le_bytes()[0]);
     bytes
 }
 
-/// Opens a log, and what was read of it.
+/// Opens a log. Returns the log and the records.
 fn open(storage: Simulated) -> (Log<Simulated>, Vec<Vec<u8>>) {
     let mut read = Vec::new();
     let log = Log::open(storage, |piece| match piece {
@@ -66,10 +66,10 @@ proptest! {
             draws[drawn % draws.len()].index(below.max(1))
         };
         let (mut log, _) = open(Simulated::default());
-        // What should be in the log, how many of them surely, and whether it has failed.
+        // Expected records, number of the committed records, and whether the log has failed.
         let mut written: Vec<Vec<u8>> = Vec::new();
         let (mut committed, mut failed, mut next) = (0, false, 0u32);
-        // How many of them are not in the current segment, and how many were removed.
+        // Number of records before the current segment, and number of removed records.
         let (mut before, mut removed) = (0, 0);
         for step in steps.into_iter().chain([Operation::Crash]) {
             match step {
@@ -96,7 +96,7 @@ proptest! {
                 },
                 Operation::Remove if !failed && log.commit().is_ok() => {
                     committed = written.len();
-                    removed = before; // or some of them
+                    removed = before; // or fewer
                     failed = log.remove_before(log.current()).is_err();
                 }
                 Operation::Remove => failed = true,
@@ -116,7 +116,7 @@ proptest! {
                     let end = first + read.len();
                     prop_assert!(end >= committed, "{end} < {committed}");
                     prop_assert!(written[first..].starts_with(&read), "not what was written");
-                    // What was read is durable, even if it was never committed.
+                    // Records that were read are durable, even without a commit before.
                     written = read;
                     committed = written.len();
                     (before, removed, failed) = (committed, 0, false);
@@ -159,7 +159,7 @@ fn three_segments() -> Simulated {
     log.storage().clone()
 }
 
-/// Everything that a log says when it is opened.
+/// All pieces of a log at the opening.
 fn report(mut storage: Simulated) -> Vec<String> {
     storage.restart();
     let mut told = Vec::new();
@@ -199,7 +199,7 @@ fn damage_to_sealed_segment_is_reported() {
     let mut storage = three_segments();
     storage.damage(1, 3);
     assert_eq!(report(storage)[3..5], ["1 damaged", "1 ends"]);
-    // In the last one it cannot be told from a tail that was torn.
+    // In the last segment damage looks like a torn tail.
     let mut storage = three_segments();
     storage.damage(2, 32 + 8 + 104 + 20);
     assert_eq!(report(storage)[6..], ["2: 4", "2 ends"]);
@@ -219,7 +219,7 @@ fn segments_are_removed_whole() {
     assert_eq!(report(log.storage().clone()), ["3 ends"]);
 }
 
-/// Those that were to be removed and are there again, and those that stand before one that somebody has taken away.
+/// Segments that came back after a removal, and segments before a segment that was deleted by hand.
 #[test]
 fn segments_before_gap_are_removed_and_reported() {
     for (missing, said) in [

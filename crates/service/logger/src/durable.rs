@@ -1,9 +1,9 @@
-//! The durable log: what is recorded is written to files before it is acknowledged, so that it
-//! outlives the logger, and its host's power.
+//! The durable log: records are written to files before the acknowledgement, and outlive the logger and a power
+//! failure of the host.
 //!
-//! What changes a record becomes an *entry* (`entry`): the log tells how the records came about, and
-//! to read it is to let them come about again (`restore`). An ACK waits until the entries before it
-//! are durable: one commit for all that arrived while the last one was under way.
+//! Each change of a record becomes an *entry* (`entry`); reading the log repeats the changes (`restore`). An ACK
+//! waits until the entries before the ACK are durable: one commit for all entries that arrived during the last
+//! commit.
 //!
 //! ```text
 //!   datagrams -> Sessions -> records in memory
@@ -14,15 +14,15 @@
 //!                    +------- Report::Written ----+   ACKs go out
 //! ```
 //!
-//! **Bounds.** Each connection has a *base*: the segment where its record begins. Segments before
-//! the oldest base are removed. When the log is more than twice what is recorded, and some segments,
-//! connections with the oldest bases are copied forward, piece by piece: the copy becomes the base
-//! when it is whole, and until then what arrives is added to both, here and in a later reading.
+//! **Bounds.** Each connection has a *base*: the log file where the record begins. Log files before the oldest base
+//! are removed. When the log is larger than twice the records and some log files more, connections with the oldest
+//! bases are copied forward, piece by piece. A whole copy becomes the base. Until then new segments are added to
+//! both the record and the copy, here and in a later reading.
 //!
-//! **When the storage fails**, is full, or does not answer in time, records go on in memory: ACKs
-//! are not held any more, and the log, which is behind what was acknowledged from then on, is
-//! removed rather than left to be believed. Every [`RETRY`] a new one is begun; when all records
-//! have been copied into it, ACKs wait for it again.
+//! **When the storage fails**, is full, or does not answer in time, records continue in memory. ACKs no longer
+//! wait, and the log lacks acknowledged records from then on; so the log is removed, lest a later reading trust the
+//! log. Every [`RETRY`] a new log is begun. When all records have been copied into the new log, ACKs wait for the
+//! log again.
 
 pub(crate) mod entry;
 mod ledger;

@@ -12,25 +12,25 @@ use protocol::{
 };
 use wire::{Flags, FlowId, IpPacket, Segment, SeqNumber, WireError, checksum};
 
-/// Something that `serve` must hear of, unasked.
+/// A message for `serve` without a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notice {
     /// Everything before the barrier with this token is in the record.
     Drained(u64),
     /// The connection has no complete record any more.
     Unprotected(FlowId, UnprotectedReason),
-    /// Segments come of a connection that is not known, with this in the low half of its number.
+    /// Segments of an unknown connection arrive; this is the low half of the connection's number.
     Unknown(u32),
 }
 
-/// What has become of the record of a connection.
+/// The result for the record of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The record is as before.
     Nothing,
     /// The record has grown.
     Recorded,
-    /// The record is given up for want of room.
+    /// The record was given up, because a limit was reached.
     GivenUp,
 }
 
@@ -53,23 +53,22 @@ pub struct Ingest {
     pub notices: VecDeque<Notice>,
     /// Frames taken.
     pub frames: u64,
-    /// Frames that were not frames, or held no whole TCP segment, or a damaged one.
+    /// Frames that could not be decoded, or without a whole and undamaged TCP segment.
     pub malformed: u64,
-    /// Frames of connections that are not known (any more).
+    /// Frames of connections that are unknown or have ended.
     pub unknown: u64,
-    /// Why bytes were no frame, most recently: a barrier may have been there.
+    /// Why the last unreadable frame could not be decoded: the frame may have been a barrier.
     pub unreadable: Option<FrameError>,
 }
 
 impl Ingest {
-    /// Nothing is recorded yet.
+    /// An empty record.
     #[must_use]
     pub fn new(limits: Limits, mode: ReplayMode) -> Self {
         Self::with(Journal::new(limits, mode))
     }
 
-    /// The same, at the end of a log link: what the server said comes later than what the client
-    /// said.
+    /// An empty record at the end of a log link: output of the server arrives later than the client's input.
     #[must_use]
     pub fn of_a_link(limits: Limits, mode: ReplayMode) -> Self {
         Self::with(Journal::with_late_heads(limits, mode))
@@ -86,8 +85,8 @@ impl Ingest {
         }
     }
 
-    /// Take one frame, as the ring holds it. A damaged packet loses nothing: its bytes are missing
-    /// in the record, and the record says so. A damaged frame is noted in [`Self::unreadable`].
+    /// Takes a frame from the ring. A damaged packet loses no recorded bytes: the bytes of the packet stay missing
+    /// in the record, visible as a hole. A damaged frame is noted in [`Self::unreadable`].
     pub fn take(&mut self, bytes: &[u8]) {
         self.frames += 1;
         let frame = match MirrorFrame::decode(bytes) {
@@ -123,7 +122,7 @@ impl Ingest {
                 None => self.malformed += 1,
             },
             FrameKind::Digest => match frame.digest() {
-                // It is told only where the client began to speak.
+                // The ring has a digest only where the client began to send.
                 Some(digest) => {
                     self.digest(frame.flow_id, digest, (digest.next, None));
                 }
@@ -165,8 +164,8 @@ impl Ingest {
         self.changes(flow, recorded)
     }
 
-    /// The digest of the output so far. The client has received the output before `received`; if that is all, it speaks
-    /// then, if known.
+    /// The digest of the output so far. The client has received the output before `received`; `speaks` is where the
+    /// client goes on sending after all of that output, if known.
     pub(crate) fn digest(
         &mut self,
         flow: FlowId,
@@ -177,7 +176,7 @@ impl Ingest {
         self.changes(flow, recorded)
     }
 
-    /// Counts a refusal, and tells it, if somebody has to know.
+    /// Counts a refusal, and adds a notice if `serve` must know.
     fn changes(&mut self, flow: FlowId, recorded: Result<bool, Refused>) -> Outcome {
         match recorded {
             Ok(true) => return Outcome::Recorded,
@@ -196,7 +195,7 @@ impl Ingest {
     }
 }
 
-/// What the journal keeps of a digest.
+/// The mark of a digest, for the journal.
 pub(crate) const fn mark_of(digest: Digest) -> Mark {
     Mark {
         base: digest.base,
@@ -226,7 +225,7 @@ fn parse<'a>(frame: &MirrorFrame<&'a [u8]>) -> Result<Segment<'a>, WireError> {
     Segment::of(&packet(frame)?)
 }
 
-/// The part of the outstream that a frame is to record. Frames come in order.
+/// The part of the outstream that a frame records. Frames arrive in order.
 pub(crate) fn head<'a>(
     frame: &MirrorFrame<&'a [u8]>,
     from: SeqNumber,
@@ -240,9 +239,9 @@ pub(crate) fn head<'a>(
     })
 }
 
-/// The segment, if the server's TCP takes it too: it drops what has a wrong checksum, and the
-/// record must not hold other bytes than the server got. A checksum that the kernel has left for
-/// later holds only the pseudo-header's sum; from a wire that would be a wrong one.
+/// The segment, if the server's TCP accepts the segment too: TCP drops segments with a wrong checksum, and the
+/// record must hold the same bytes as the server's TCP. An unfinished checksum of the kernel holds only the sum of
+/// the pseudo-header, which would be wrong on a wire.
 fn undamaged<'a>(frame: &MirrorFrame<&'a [u8]>) -> Result<Segment<'a>, WireError> {
     let packet = packet(frame)?;
     let segment = Segment::of(&packet)?;

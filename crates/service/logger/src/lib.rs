@@ -1,14 +1,14 @@
-//! The logger: keeps the record of a service and answers for it.
+//! The logger: records a service and answers requests about the records.
 //!
-//! Frames arrive through the ring that the data plane fills ([`Ingest`] puts them into the
-//! [`journal::Journal`]); `serve` asks over a stream socket what is known and reads it back in a
-//! recovery ([`RpcHandler`]). [`run`] binds the two to descriptors and is all that the process does: it
-//! keeps no other state, and what it has not read yet is safe in the ring.
+//! Frames arrive through the ring that the data plane fills; [`Ingest`] puts frames into the [`journal::Journal`].
+//! Over a stream socket `serve` lists the records, and reads the records back in a recovery ([`RpcHandler`]).
+//! [`run`] binds ring and socket to descriptors and is the whole process: there is no other state, and unread
+//! frames are safe in the ring.
 //!
-//! There are two loggers. The one of `serve` itself is a process on the server's host ([`run`]): the
-//! record survives every death of the server and of `serve`, not the host's. The other one is a
-//! service on another machine ([`Service`]): segments come to it over a log link ([`link`]), and the
-//! client's TCP is told of nothing that is not recorded there.
+//! There are two loggers. The logger of `serve` is a process on the server's host ([`run`]): the record survives
+//! each death of the server and of `serve`, but not of the host. The other logger is a service on another machine
+//! ([`Service`]): segments arrive over a log link ([`link`]), and the client's TCP gets ACKs only for bytes that
+//! are recorded there.
 
 #![deny(unsafe_code)]
 

@@ -1,20 +1,17 @@
-//! The logger of a log link, without sockets and clocks: datagrams and requests in, datagrams and
-//! answers out.
+//! The logger of a log link, without sockets and clocks: datagrams and requests in, datagrams and responses out.
 //!
-//! A *session* ([`Session`]) is the record of one service instance, with what belongs to its link:
-//! the keys, the connections as the link names them, and what is still to be acknowledged.
-//! [`Sessions`] are all that a logger keeps: they outlive the control streams of their services for
-//! a while, so that a `serve` that is started again finds its records.
+//! A *session* ([`Session`]) is the record of one service instance and the state of the instance's link: keys,
+//! connections as the link names connections, and delayed acknowledgements. [`Sessions`] holds all sessions of a
+//! logger. A session outlives the service's control stream for the retention time, so that a restarted `serve`
+//! finds the records.
 //!
-//! **What is promised.** An ACK says what is in the record, never more (FT-TCP, section IV.C). What
-//! a datagram says is taken if its tag was made with a key of the session whose address it came
-//! from, and a segment's payload if its checksum is right for that flow's addresses. Everything
-//! else changes nothing but a counter.
+//! **Guarantee.** An ACK covers recorded bytes, never more (FT-TCP, section IV.C). A datagram is accepted if a key
+//! of the session at the source address made the tag, and a segment's payload if the checksum fits the addresses of
+//! the flow. All other input changes only a counter.
 //!
-//! **When it is acknowledged** ([`AckPolicy`]). Normally once for each flow and batch of datagrams
-//! that were read together. At once if there was a hole in the record or there is one now: the
-//! client's TCP needs each of these as a duplicate acknowledgement (RFC 5681, 4.2), and learns
-//! from the ranges what to send again.
+//! **Time of the acknowledgement** ([`AckPolicy`]). Normally once per flow and batch of datagrams that were read
+//! together. At once if the record had a hole or has a hole now: the client's TCP needs each of these ACKs as a
+//! duplicate acknowledgement (RFC 5681, 4.2), and learns from the ranges which bytes to retransmit.
 
 mod acks;
 mod flows;
@@ -31,5 +28,5 @@ pub use session::{AckPolicy, LinkStatistics, Session};
 pub(crate) use sessions::Attachment;
 pub use sessions::{Forgotten, Greeting, Inherited, NotYet, SILENCE, Sessions};
 
-/// The most connections of a session that have been opened and from which nothing has come.
+/// Limit of half-open connections per session: opened, without a segment from the client.
 pub const MAX_HALF_OPEN: usize = 65_536;

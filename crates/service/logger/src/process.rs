@@ -28,37 +28,35 @@ use rustix::{
 
 use crate::{ingest::Ingest, rpc::RpcHandler};
 
-/// The ring's writer wakes us only when much waits; otherwise we look by ourselves, this often
-/// while frames come ...
+/// Poll interval while frames arrive: the ring's writer wakes the logger only when many frames wait.
 const BUSY_INTERVAL: Duration = Duration::from_millis(5);
-/// ... and this often when none do. What waits meanwhile is safe where it is.
+/// Poll interval while no frames arrive. Waiting frames are safe in the ring.
 const IDLE_INTERVAL: Duration = Duration::from_millis(50);
-/// How often memory is given back that no connection needs any more.
+/// Interval of freeing unused memory.
 const TRIM_INTERVAL: Duration = Duration::from_secs(1);
-/// Whoever fills the ring runs in softirqs and cannot wait for us: what finds no room is dropped, and
-/// the client's TCP takes that for congestion. So we go first.
+/// The programs fill the ring in softirqs and cannot wait: a frame without space is dropped, and the client's TCP
+/// takes the loss for congestion. So the logger gets a high priority.
 const LOGGER_NICE: i32 = -20;
-/// Frames taken before we look whether `serve` asks for something: a fast upload fills the ring as
-/// fast as we read it.
+/// Frames per pass before requests of `serve`: a fast upload fills the ring as fast as the logger reads.
 const AT_A_TIME: usize = 256;
 
-/// How long we go on for nobody. The programs stop recording some seconds after `serve` has died, and
-/// then the record is of no use any more.
+/// Lifetime without a `serve`. The programs stop recording some seconds after the death of `serve`, and the record
+/// is useless afterwards.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Bytes of answers that are given before we look into the ring again.
+/// Bytes of responses per pass before the next look into the ring.
 const REPLY_BYTES_PER_PASS: usize = 1 << 20;
 
-/// What the logger of a service is told at its start.
+/// Configuration of the logger of a service.
 #[derive(Debug, Clone)]
 pub struct LoggerConfig {
-    /// Where the service's ring is pinned.
+    /// The pins of the service's ring.
     pub pins: PinDirectory,
     /// The file whose lock the reader of the ring holds: a ring has a single reader.
     pub lock: PathBuf,
-    /// What the record may hold.
+    /// Limits of the record.
     pub limits: Limits,
-    /// How much of a connection is kept.
+    /// The replay start, which decides how much of a connection is kept.
     pub mode: ReplayMode,
 }
 
@@ -73,11 +71,11 @@ pub enum LoggerError {
     Lock {
         /// The lock.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
-    /// A frame in the ring cannot be read. The frame may be a barrier, and a recovery would wait for its answer; so the
-    /// process ends, and `serve` starts another one.
+    /// A frame in the ring cannot be read. The frame may be a barrier for which a recovery waits; so the process
+    /// ends, and `serve` starts another logger.
     #[error("the programs wrote a frame that this logger does not read: {0}")]
     Frame(FrameError),
     /// The socket on which `serve` connects failed.
@@ -95,9 +93,9 @@ enum StreamError {
     Control(#[from] ControlError),
 }
 
-/// Keep the record until `serve` says that it is enough. `listener` is where it connects; one that
-/// dies may be followed by another, who finds the records as they are. When nobody comes for
-/// 30 seconds, this ends, too.
+/// Keeps the record until `serve` sends [`Request::Shutdown`]. `listener` accepts the connection of `serve`. After
+/// the death of a `serve` the next `serve` finds the records unchanged. Without a `serve` for 30 seconds, the
+/// function returns.
 ///
 /// # Errors
 /// The ring or the socket fails, or another process reads the ring.
@@ -140,7 +138,7 @@ pub fn run(config: &LoggerConfig, listener: &UnixListener) -> Result<(), LoggerE
     }
 }
 
-/// Tells how many frames were taken.
+/// Takes frames from the ring. Returns the number of frames.
 fn consume(
     ingest: &RefCell<Ingest>,
     mut ring: impl FnMut(usize) -> Result<usize, DataplaneError>,
@@ -154,8 +152,8 @@ fn consume(
     Err(LoggerError::Frame(error))
 }
 
-/// The record lock (fcntl(2)) belongs to this process and ends with this process: a stopped process has it, a killed
-/// process has not, and the kernel tells the number of the process.
+/// The record lock (fcntl(2)) belongs to this process: a stopped process keeps the lock, a killed process does not,
+/// and the kernel reports the owner's process number.
 fn take_lock(path: &Path) -> Result<File, LoggerError> {
     let mut options = File::options();
     options.write(true).create(true).truncate(false).mode(0o600);
@@ -169,21 +167,21 @@ fn take_lock(path: &Path) -> Result<File, LoggerError> {
     })
 }
 
-/// Whom the record is kept for.
+/// The `serve` that uses the record.
 enum Serve {
     Here(Here),
-    /// It has died, or not come yet.
+    /// Dead, or not connected yet.
     Gone(Instant),
 }
 
-/// A `serve` that is connected.
+/// A connected `serve`.
 struct Here {
     socket: UnixStream,
     requests: Decoder<Request>,
 }
 
 impl Serve {
-    /// What becomes readable when there is something to hear.
+    /// The descriptor that becomes readable on a request or a connection.
     fn as_fd<'a>(&'a self, listener: &'a UnixListener) -> BorrowedFd<'a> {
         match self {
             Self::Here(here) => here.socket.as_fd(),
@@ -191,14 +189,14 @@ impl Serve {
         }
     }
 
-    /// Say what there is to say, and answer what was asked. Tells how many bytes that took; `None`: it is enough.
+    /// Sends the notices and the responses. Returns the number of bytes; `None`: `serve` asked for the end.
     fn answer(&mut self, rpc: &RpcHandler, ingest: &mut Ingest) -> Option<usize> {
         let Self::Here(here) = self else {
             return Some(0);
         };
         match here.answer(rpc, ingest) {
             Ok(answered) => answered,
-            // Another version, or a stranger. The records wait for the right `serve`.
+            // Another version, or a foreign program. The records wait for the right `serve`.
             Err(error) => {
                 tracing::warn!(%error, "the stream of a serve has ended");
                 *self = Self::Gone(Instant::now());
@@ -207,7 +205,7 @@ impl Serve {
         }
     }
 
-    /// Hear it, or the next one that comes.
+    /// Reads from `serve`, or accepts the next `serve`.
     fn hear(self, listener: &UnixListener) -> Result<Self, LoggerError> {
         match self {
             Self::Gone(since) => match listener.accept() {
@@ -276,14 +274,14 @@ impl Here {
                 encode(&answer, agreed, &mut out)?;
             }
         }
-        // Also before a message that is no request: notices are told once.
+        // Also before a malformed message: notices are sent only once.
         self.socket.write_all(&out)?;
         pulled?;
         Ok(Some(out.len()))
     }
 }
 
-/// Wait for frames, for `serve`, or `interval`; true: for `serve`.
+/// Waits for frames, for `serve`, or for `interval`. True: `serve` is ready.
 fn wait(ring: &Ring<'_>, serve: BorrowedFd<'_>, interval: Duration) -> io::Result<bool> {
     let ring = ring.as_fd();
     let mut fds = [

@@ -28,7 +28,7 @@ fn no_sessions() -> Sessions {
 }
 
 /// Reads any bytes as an entry of the log: a parsed entry encodes to the original bytes. An entry of the version
-/// before is written as of this one, and read as the same.
+/// before encodes to this version, and decodes to an equal entry.
 ///
 /// # Panics
 ///
@@ -48,9 +48,9 @@ pub fn log_entry(bytes: &[u8]) {
     }
 }
 
-/// Reads any records, each after a length byte, as a log: the logger restores the log and appends to the log. A second
-/// restore finds the same connections with the same records. All records are in a single segment: the logger would
-/// begin each further segment with the sessions, and no input does.
+/// Reads any records, each after a length byte, as a log: the logger restores the log and appends to the log. A
+/// second restore finds the same connections with the same records. All records are in a single segment: the logger
+/// would begin each further segment with the sessions, unlike any input.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! What is answered to whom asks about the record.
+//! Responses to requests about the record.
 
 use journal::{Journal, ReadError, State, Summary, Unprotected};
 use protocol::{
@@ -20,13 +20,13 @@ pub struct RpcHandler {
 }
 
 impl RpcHandler {
-    /// A rpc of the process `pid`.
+    /// A handler of the process `pid`.
     #[must_use]
     pub const fn new(pid: u32) -> Self {
         Self { pid }
     }
 
-    /// The answers to a request, in order; none to a [`Request::Shutdown`].
+    /// The responses to a request, in order; none to a [`Request::Shutdown`].
     #[must_use]
     pub fn answer(&self, ingest: &mut Ingest, request: &Request) -> Vec<Response> {
         match request {
@@ -70,7 +70,7 @@ impl RpcHandler {
                 Vec::new()
             }
             Request::Shutdown => Vec::new(),
-            // All that only a logger on another machine does.
+            // Only a logger on another machine handles the other requests.
             _ => vec![Response::Error {
                 code: ErrorCode::BadRequest,
                 message: "this logger reads a ring".into(),
@@ -92,7 +92,7 @@ impl RpcHandler {
     }
 }
 
-/// Why a host that speaks these versions of the mirror frame is refused.
+/// Why a host with these versions of the mirror frame is refused.
 pub(crate) fn no_common_frame(host: Versions) -> String {
     format!(
         "the logger speaks {} of the mirror frame, the host {host}: upgrade the older outlive, one version at a time",
@@ -118,7 +118,7 @@ fn summaries(journal: &Journal) -> Vec<Response> {
     })
 }
 
-/// A list in messages of so many each, of which there is at least one; the last is told so.
+/// A list in messages of `per_message` items. There is at least one message, and the last message is marked.
 pub(crate) fn pages<T: Clone>(
     all: &[T],
     per_message: usize,
@@ -149,7 +149,7 @@ pub fn record_summary(journal: &Journal, summary: &Summary) -> RecordSummary {
             answer.doubt = record.doubt;
             answer.stable_seq = record.data_end();
             answer.client_fin = record.stable_fin();
-            // What came before others is not counted: it would hide that they are missing.
+            // Earlier heads are not counted: counting would hide that later heads are missing.
             let mut heads = journal.outstream_ranges(summary.flow);
             answer.outstream_end = heads.next().map(|_| end);
         }

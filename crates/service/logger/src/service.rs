@@ -1,10 +1,9 @@
 //! The logger as a service on a machine of its own: sockets, clock, randomness, and a loop around
 //! [`Sessions`].
 //!
-//! One thread. The datagrams of the links come first, because what finds no room in the socket's
-//! buffer is lost: control streams are looked after when there are none left, or after
-//! [`BATCHES`]. A barrier that a service asks for is answered when the datagrams that had come
-//! before it have been recorded.
+//! One thread. The datagrams of the links come first, because a datagram that finds no space in the socket's buffer
+//! is lost. Control streams follow when no datagrams are left, or after [`BATCHES`]. The answer to a barrier of a
+//! service leaves when the datagrams before the barrier are recorded.
 
 mod busy_poll;
 mod claims;
@@ -50,37 +49,36 @@ use sockets::{BATCH, Buffers, Sockets};
 use unserved::Unserved;
 use writer::Writer;
 
-/// Batches of datagrams that are read before control streams are looked after.
+/// Batches of datagrams per loop iteration, before control streams get a turn.
 const BATCHES: usize = 16;
-/// Nothing else waits for longer than this, and one more [`ServiceConfig::busy_poll`], while single datagrams come.
+/// Longest delay of all other work, plus one [`ServiceConfig::busy_poll`], while single datagrams arrive.
 const LONGEST_AWAKE: Duration = Duration::from_micros(200);
-/// How often memory is given back, keys are read again, and sessions are forgotten.
+/// Interval of freeing memory, reading keys again and dropping sessions.
 const TIDY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What a logger is told at its start.
+/// Configuration of a logger.
 #[derive(Debug, Clone)]
 pub struct ServiceConfig {
-    /// Where services connect to, and their datagrams go to. Port 0 stands for any that is free.
+    /// Addresses for control streams and datagrams. Port 0 stands for any free port.
     pub listen: Vec<SocketAddr>,
-    /// The keys of those who may attach.
+    /// The keys that may attach.
     pub keys: KeyRing,
-    /// How long records are kept of a service that has gone away.
+    /// Retention time of the records of an absent service.
     pub keep: Duration,
-    /// What all records together may hold, bytes.
+    /// Limit of all records together, bytes.
     pub limit_total: u64,
     /// When segments are acknowledged.
     pub acks: AckPolicy,
-    /// For how long after a datagram the next one is waited for without sleeping.
+    /// How long the logger waits awake for the next datagram after a datagram.
     pub busy_poll: Duration,
-    /// Where records are written to before they are acknowledged. Without it they are only in
-    /// memory.
+    /// Directory of the durable log, written before the acknowledgement. `None`: records are only in memory.
     pub directory: Option<PathBuf>,
-    /// Where Prometheus finds the numbers.
+    /// Address of the metrics for Prometheus.
     pub metrics: Option<SocketAddr>,
-    /// For how long a host may speak for a service that has a standby, once it was granted that; `None`: as
-    /// short as it asks steadily ([`lease::Terms::default`]).
+    /// Length of the lease of a service that has a standby. `None`: as short as the host's steady requests allow
+    /// ([`lease::Terms::default`]).
     pub lease: Option<Duration>,
-    /// Tell clients of a service that no host serves it.
+    /// Send zero-window ACKs to the clients of a service without a serving host.
     pub tell_clients: bool,
 }
 
@@ -90,37 +88,37 @@ pub enum ServiceError {
     /// An address cannot be listened on.
     #[error("cannot listen on {address}: {error}{}", hint(.error))]
     Listen {
-        /// Which.
+        /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
-    /// The numbers cannot be shown there.
+    /// The metrics cannot be served.
     #[error("cannot show metrics on {address}: {error}{}", hint(.error))]
     Metrics {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The error of the system.
         error: io::Error,
     },
     /// The key file cannot be used.
     #[error(transparent)]
     Keys(#[from] KeyFileError),
-    /// The directory of the log cannot be used, or not be read.
+    /// The directory of the log cannot be used or read.
     #[error("cannot keep records in {}: {error}", .directory.display())]
     Log {
-        /// Which.
+        /// The directory.
         directory: PathBuf,
-        /// Why.
+        /// The reason.
         error: String,
     },
     /// Another process writes the log in this directory.
     #[error("another logger uses {}: stop it, or choose another --dir", .0.display())]
     LogTaken(PathBuf),
-    /// Nobody can be granted such a lease.
+    /// No host can get a lease of this length.
     #[error("--lease: {0}")]
     Lease(#[from] lease::TermsError),
-    /// The system failed us.
+    /// A system call failed.
     #[error("the logger cannot go on: {0}")]
     Io(#[from] io::Error),
 }
@@ -146,23 +144,23 @@ pub struct Service {
     refusals: Refusals,
     out: Outbox,
     writer: Option<Writer>,
-    /// Where datagrams are read to.
+    /// Space for received datagrams.
     buffers: Buffers,
     awake: Awake,
-    /// What others are shown, and what is counted for that.
+    /// The metrics, and the counts behind the metrics.
     shown: Option<Shown>,
     counts: Counts,
-    /// What was found in the log.
+    /// The event about the log that was read.
     found: Option<Event>,
     started: Instant,
     tidied: Instant,
 }
 
 impl Service {
-    /// Binds the sockets, and reads the log, if there is to be one.
+    /// Binds the sockets, and reads the log if there is a directory.
     ///
     /// # Errors
-    /// [`ServiceError::Listen`] and [`ServiceError::Log`].
+    /// [`ServiceError`].
     pub fn bind(config: ServiceConfig) -> Result<Self, ServiceError> {
         let mut sockets = Vec::new();
         for address in config.listen {
@@ -173,7 +171,7 @@ impl Service {
         let shown = Shown::at(config.metrics)?;
         let mut sessions = Sessions::new(config.acks, config.limit_total, config.keep);
         let (mut out, mut writer, mut found) = (Outbox::default(), None, None);
-        // After the directory is ours.
+        // The leases are read after the log: by then this process owns the directory.
         let term = config.lease;
         let dir = config.directory.clone();
         if let Some(directory) = config.directory {
@@ -210,7 +208,7 @@ impl Service {
         })
     }
 
-    /// Where it listens.
+    /// The addresses on which the logger listens.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.sockets.iter().map(Sockets::local).collect()
@@ -219,7 +217,7 @@ impl Service {
     /// Keeps records until `stop` can be read.
     ///
     /// # Errors
-    /// [`ServiceError::Io`]: the system does not let us wait, or has no randomness.
+    /// [`ServiceError::Io`]: waiting fails, or there is no randomness.
     pub fn run(
         mut self,
         stop: BorrowedFd<'_>,
@@ -235,7 +233,7 @@ impl Service {
         });
         self.found.take().iter().for_each(&mut *tell);
         self.unserved.trouble().iter().for_each(&mut *tell);
-        // Nobody waits for it, if there is no NOTIFY_SOCKET.
+        // Without NOTIFY_SOCKET no service manager waits.
         let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
         self.show();
         loop {
@@ -275,7 +273,7 @@ impl Service {
         self.started.elapsed()
     }
 
-    /// Reads what has come over the links. Answers whether there may be more.
+    /// Reads the datagrams of the links. Returns whether more may wait.
     fn datagrams(&mut self, tell: &mut dyn FnMut(&Event)) -> bool {
         let begun = Instant::now();
         for _ in 0..BATCHES {
@@ -291,7 +289,7 @@ impl Service {
         true
     }
 
-    /// Reads a batch from each socket. Were there any, and may there be more?
+    /// Reads a batch from each socket. Returns whether datagrams arrived, and whether more may wait.
     fn batch(&mut self, tell: &mut dyn FnMut(&Event)) -> (bool, bool) {
         let (mut any, mut more) = (false, false);
         let now = self.started.elapsed();
@@ -315,7 +313,7 @@ impl Service {
         (any, more)
     }
 
-    /// Sends what is to be sent. What cannot be sent is lost, as on the way.
+    /// Sends the waiting datagrams. A datagram that cannot be sent counts as lost on the way.
     fn send(&mut self) {
         let sockets = &self.sockets;
         self.out.drain(|to, datagram| {
@@ -325,7 +323,7 @@ impl Service {
         });
     }
 
-    /// How long there is nothing to do, if nothing comes.
+    /// Time until the next work without new input.
     fn pause(&self) -> Duration {
         let tidy = TIDY_INTERVAL.saturating_sub(self.tidied.elapsed());
         let due = self.sessions.due_at().into_iter().chain(self.out.due_at());
@@ -407,10 +405,10 @@ fn reload(keys: &mut Arc<KeyRing>, tell: &mut dyn FnMut(&Event)) {
     }
 }
 
-/// What a look at the descriptors told.
+/// The ready descriptors.
 struct Ready {
     stop: bool,
-    /// Somebody connects.
+    /// A peer connects.
     listener: bool,
     /// In the order of the clients.
     clients: Vec<bool>,

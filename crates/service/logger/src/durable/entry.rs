@@ -1,11 +1,11 @@
-//! What the log says.
+//! The entries of the log.
 //!
 //! ```text
 //! u8 kind | u64 instance | u64 flow (0 if it is about none) | body
 //! ```
 //!
-//! All numbers are little-endian. Who changes what is here changes the version in the header of the
-//! files (`wal`). Entries of the version before are read, too.
+//! All numbers are little-endian. A change of this encoding needs a new version in the header of the
+//! files (`wal`). Entries of all versions that `wal` reads are read.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -24,7 +24,7 @@ use parts::{
 /// A change of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Change<'a> {
-    /// A segment has come.
+    /// A segment of the client.
     Instream {
         seq: SeqNumber,
         client_ack: SeqNumber,
@@ -35,46 +35,46 @@ pub(crate) enum Change<'a> {
         fin: bool,
         bytes: &'a [u8],
     },
-    /// The server has said this.
+    /// Output of the server.
     Outstream(OutstreamSegment<'a>),
-    /// So far the client has heard the server.
+    /// How far the client has received the outstream.
     Progress(Progress),
-    /// What its client has sent before this is in the server's notes, and in the record no more than here: that
-    /// begins there, whatever of it was missing.
+    /// The determinants have the client's bytes before this number. The record begins there, even where earlier
+    /// bytes were missing.
     Released(SeqNumber),
-    /// What the server had said by then; and where its client speaks that has heard that, if it is known.
+    /// The digest of the output so far; and where the client goes on sending after all of that output, if known.
     Digest(Digest, Option<SeqNumber>),
-    /// It has no record any more.
+    /// The connection has no record any more.
     Unprotected,
-    /// It is over.
+    /// The connection has ended.
     Closed,
 }
 
-/// Something that the log says.
+/// An entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Entry<'a> {
-    /// There is a session.
+    /// A session exists.
     Attached(Attachment),
-    /// The session of another instance is that of this one from now on.
+    /// This instance has inherited the session of instance `from`.
     Inherited { from: u64 },
-    /// Whether turns are held in it.
+    /// Whether the session holds requests back.
     TurnsHeld(bool),
-    /// It is forgotten.
+    /// The session was dropped.
     Forgotten,
-    /// What the key of the digests in the records of an instance is made of.
+    /// Seed of the key of the digests in an instance's records.
     DigestSeed(DigestSeed),
-    /// A connection has a record from here on.
+    /// The record of a connection begins here.
     Opened(Resume),
-    /// It has changed.
+    /// The record has changed.
     Changed(FlowId, Change<'a>),
-    /// A copy of its record begins.
+    /// A copy of the record begins.
     CopyBegins(Resume),
-    /// The copy gets this.
+    /// A part of the copy.
     Copied(FlowId, Change<'a>),
-    /// Where the client of the copy began to speak after it had heard everything: more of
+    /// Places where the client of the copy began to send after all output: more of
     /// [`journal::Journal::beginnings`].
     CopyBeginnings(FlowId, Vec<Position>),
-    /// The copy is whole, and takes the record's place.
+    /// The copy is complete and replaces the record.
     CopyEnds {
         flow: FlowId,
         fin: Option<ClientFin>,
@@ -102,7 +102,7 @@ const CLOSED: u8 = 19;
 const PROGRESS: u8 = 20;
 const RELEASED: u8 = 22;
 const DIGEST: u8 = 23;
-/// Added to the kind of a change: it is about the copy.
+/// Added to the kind of a change: the change is a part of a copy.
 const OF_COPY: u8 = 16;
 
 const FIN: u8 = 1;
@@ -115,7 +115,7 @@ const AFTER: u8 = 1;
 const ASKED: u8 = 2;
 
 impl<'a> Entry<'a> {
-    /// The connection that it is about.
+    /// The connection of the entry.
     pub(crate) const fn flow(&self) -> Option<FlowId> {
         match self {
             Self::Attached(_)
@@ -147,7 +147,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Appends it to `out`.
+    /// Appends the entry to `out`.
     pub(crate) fn write(&self, instance: u64, out: &mut Vec<u8>) {
         out.push(self.kind());
         out.extend_from_slice(&instance.to_le_bytes());
@@ -162,7 +162,7 @@ impl<'a> Entry<'a> {
                 out.extend_from_slice(&from.octets());
                 out.extend_from_slice(&attachment.number.to_le_bytes());
                 out.extend_from_slice(&attachment.session.to_le_bytes());
-                // A key's name is short.
+                // Names of keys are short.
                 let key = attachment.key.as_bytes();
                 let len = u8::try_from(key.len()).unwrap_or(u8::MAX);
                 out.push(len);
@@ -292,7 +292,7 @@ fn attachment(mut bytes: &[u8]) -> Option<Attachment> {
 }
 
 impl<'a> Change<'a> {
-    /// What has come.
+    /// The change by a segment.
     pub(crate) const fn of(arrival: &InstreamSegment<'a>) -> Self {
         Self::Instream {
             seq: arrival.seq,

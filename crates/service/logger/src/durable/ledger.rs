@@ -1,4 +1,4 @@
-//! What is to be written, what waits for it, and what of it is still needed.
+//! The account of the log: entries to write, ACKs that wait for entries, and log files that are still needed.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -15,54 +15,54 @@ use copying::Copying;
 
 /// How long a commit may take before records go on in memory.
 pub const SLOW: Duration = Duration::from_secs(2);
-/// How long after a failure a new log is begun.
+/// Time between a failure and the next attempt to begin a new log.
 pub const RETRY: Duration = Duration::from_secs(10);
-/// How long what no ACK waits for may wait to be written: how far clients have heard their servers.
-/// A download is no reason to keep a disk busy.
+/// Longest wait of entries for which no ACK waits: how far clients have received the outstream. A download alone
+/// must not keep a disk busy.
 const UNHURRIED: Duration = Duration::from_secs(1);
-/// What an emptied batch keeps of its memory, bytes.
+/// Memory that an emptied batch keeps, bytes.
 const BATCH_MEMORY: usize = 4 << 20;
 
-/// What is to be written, and then committed.
+/// A batch of entries to write and commit.
 #[derive(Debug)]
 pub struct Job {
-    /// The segment that it belongs into: the current one or the next.
+    /// Number of the log file: the current file or the next.
     pub segment: u64,
     /// The entries.
     pub batch: Batch,
-    /// When it is durable, segments before this one are not needed any more.
+    /// Log files with lower numbers can be removed once this job is durable.
     pub remove_before: u64,
 }
 
-/// What the writer is to do.
+/// An order for the writer.
 #[derive(Debug)]
 pub enum Order {
     /// Write and commit.
     Write(Job),
-    /// Remove what there is, and begin a new log.
+    /// Remove the old log and begin a new log.
     Restart,
 }
 
-/// What has become of the log.
+/// A change of the state of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
     /// Records are only in memory from now on.
     Volatile(
-        /// Why.
+        /// The reason.
         String,
     ),
-    /// Everything that was acknowledged is durable again.
+    /// All acknowledged records are durable again.
     Durable,
 }
 
-/// How a log is.
+/// The state of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogState {
-    /// Nothing is acknowledged that is not in it.
+    /// All acknowledged records are in the log.
     Durable,
-    /// A new one is being filled after a failure; records are acknowledged meanwhile.
+    /// A new log is being filled after a failure; ACKs do not wait meanwhile.
     CatchingUp,
-    /// It cannot be written. Records are only in memory.
+    /// The log cannot be written. Records are only in memory.
     Failed,
 }
 
@@ -72,31 +72,31 @@ enum Mode {
     Durable,
     /// A new log is being filled; ACKs do not wait.
     CatchingUp,
-    /// There is no log. It may be begun again then.
+    /// There is no log. The next attempt to begin a log is due at this time.
     Volatile(Duration),
-    /// A new one has been asked for.
+    /// The writer has the order to begin a new log.
     Restarting,
 }
 
-/// What the writer is about.
+/// The order that the writer works on.
 #[derive(Debug)]
 struct Flight {
     since: Duration,
     held: Vec<Outgoing>,
-    /// With this the log has caught up.
+    /// The log has caught up when this order is done.
     catches_up: bool,
 }
 
-/// How many entries there are.
+/// Numbers of entries.
 #[derive(Debug, Default)]
 struct Entries {
-    /// So far.
+    /// All entries.
     made: u64,
-    /// In batches that were ordered.
+    /// Entries in ordered batches.
     ordered: u64,
-    /// In batches that were written.
+    /// Entries in written batches.
     written: u64,
-    /// Up to the last one for which ACKs may have to wait.
+    /// All entries up to the last entry for which ACKs may wait.
     urgent: u64,
 }
 
@@ -105,27 +105,26 @@ struct Entries {
 pub struct Ledger {
     mode: Mode,
     segment_size: u64,
-    /// The segment that is written to, and what is in it or on its way there.
+    /// The log file that is written now, and the sizes of all files, ordered entries included.
     segment: u64,
     sizes: BTreeMap<u64, u64>,
     batch: Batch,
     entries: Entries,
-    /// When the writer was last told to write.
+    /// Time of the last order to write.
     ordered: Duration,
     held: Vec<Outgoing>,
     flight: Option<Flight>,
     bases: Bases,
     copying: Option<Copying>,
-    /// While it catches up: all connections up to this one are in the log, in the order of their
-    /// numbers. (Those that are new are, too.)
+    /// While the log catches up: all connections up to this number are in the log, in the order of numbers. New
+    /// connections are in the log, too.
     caught_up_to: Option<(u64, FlowId)>,
-    /// Emptied batches.
+    /// An emptied batch, to be used again.
     spare: Batch,
 }
 
 impl Ledger {
-    /// The account of a log of which nothing is known, whose current segment is `segment`. Segments
-    /// are ended when they have `segment_size` bytes.
+    /// An empty account with `segment` as the current log file. A log file ends at `segment_size` bytes.
     pub(super) fn new(segment_size: u64, segment: u64) -> Self {
         Self {
             mode: Mode::Durable,
@@ -144,18 +143,18 @@ impl Ledger {
         }
     }
 
-    /// The log has been read, and is written on in this segment.
+    /// The log has been read and continues in this log file.
     pub(super) fn continue_in(&mut self, segment: u64) {
         self.segment = segment;
         self.sizes.insert(segment, 0);
     }
 
-    /// A segment that was read has this length.
+    /// A log file that was read has this length, bytes.
     pub(super) fn add_segment(&mut self, segment: u64, len: u64) {
         self.sizes.insert(segment, len);
     }
 
-    /// The record of a connection begins there.
+    /// The record of a connection begins in this log file.
     pub(super) fn add_base(&mut self, instance: u64, flow: FlowId, segment: u64) {
         self.bases.put(instance, flow, segment);
     }
@@ -168,13 +167,13 @@ impl Ledger {
         self.bases.remove_instance(instance);
     }
 
-    /// The connections whose records begin in this segment or before it.
+    /// The connections whose records begin in this log file or an earlier one.
     pub(super) fn based_up_to(&self, segment: u64) -> Vec<(u64, FlowId)> {
         let segments = self.bases.by_segment.range(..=segment);
         segments.flat_map(|(_, flows)| flows).copied().collect()
     }
 
-    /// Whether an ACK has to wait. If so, it is kept.
+    /// Holds an ACK back while ACKs wait for the log; otherwise returns the ACK.
     pub(crate) fn hold(&mut self, ack: Outgoing) -> Option<Outgoing> {
         if self.mode == Mode::Durable {
             self.held.push(ack);
@@ -184,17 +183,17 @@ impl Ledger {
         }
     }
 
-    /// The connections of one instance are those of another from now on.
+    /// The connections of instance `from` belong to instance `to` from now on.
     pub(super) fn rename(&mut self, from: u64, to: u64) {
         self.bases.rename(from, to);
         if self.copying.as_ref().is_some_and(|c| c.instance == from) {
             self.copying = None;
         }
-        // The order of the instances is another one.
+        // The order of the instances has changed, and the copying follows that order.
         self.caught_up_to = None;
     }
 
-    /// Something has changed.
+    /// Adds a change of a record to the log.
     pub(crate) fn record(&mut self, instance: u64, entry: &Entry<'_>) {
         if matches!(self.mode, Mode::Volatile(_) | Mode::Restarting) {
             return;
@@ -244,13 +243,13 @@ impl Ledger {
         self.batch.add(|out| entry.write(instance, out));
     }
 
-    /// Up to where something was recorded so far that somebody relies on; see [`Ledger::has_written`]. How far
-    /// clients have heard their servers is not among it: nobody waits for that (`UNHURRIED`).
+    /// Number of entries for which ACKs may wait, for [`Ledger::has_written`]. The clients' progress in the
+    /// outstream is not counted: no ACK waits for that progress (`UNHURRIED`).
     pub(crate) const fn recorded(&self) -> u64 {
         self.entries.urgent
     }
 
-    /// Up to where anything was recorded so far; see [`Ledger::has_written`].
+    /// Number of all entries, for [`Ledger::has_written`].
     pub(crate) const fn made(&self) -> u64 {
         self.entries.made
     }
@@ -259,8 +258,7 @@ impl Ledger {
         self.entries.urgent > self.entries.ordered
     }
 
-    /// Whether all is in the log that was recorded when [`Ledger::recorded`] was this, or needs not to
-    /// be, because nothing waits for the log at present.
+    /// Whether all entries up to this number are in the log. Also true while no ACK waits for the log.
     pub(crate) fn has_written(&self, recorded: u64) -> bool {
         self.mode != Mode::Durable || self.entries.written >= recorded
     }
@@ -275,8 +273,7 @@ impl Ledger {
         }
     }
 
-    /// The next order for the writer, if it has nothing to do and there is something. ACKs for which
-    /// nothing has to be written go into `out`.
+    /// The next order, if the writer is idle and there is work. ACKs that need no entry go into `out`.
     pub(crate) fn next(
         &mut self,
         sessions: &Sessions,
@@ -342,7 +339,7 @@ impl Ledger {
         });
     }
 
-    /// What has to be in each segment, because those before it may be removed.
+    /// Adds the entries that each log file needs, because earlier files may be removed.
     pub(super) fn preamble(&mut self, sessions: &Sessions) {
         for (attachment, session) in sessions.attachments() {
             let instance = attachment.attach.instance;
@@ -355,7 +352,7 @@ impl Ledger {
         }
     }
 
-    /// A job is durable: ACKs that waited for it go into `out`. `batch` is that of the job.
+    /// A job is durable: ACKs that waited for the job go into `out`. `batch` is the job's batch, to be used again.
     pub(crate) fn written(&mut self, mut batch: Batch, out: &mut Vec<Outgoing>) -> Option<Change> {
         batch.clear(BATCH_MEMORY);
         self.spare = batch;
@@ -371,7 +368,7 @@ impl Ledger {
         }
     }
 
-    /// The new log that was asked for has this as its current segment.
+    /// The writer has begun the new log with this current log file.
     pub(crate) fn restarted(&mut self, segment: u64, sessions: &Sessions) {
         self.flight = None;
         if self.mode == Mode::Restarting {
@@ -382,7 +379,7 @@ impl Ledger {
         }
     }
 
-    /// The storage has failed: everything that waited goes into `out`.
+    /// The storage has failed: all waiting ACKs go into `out`.
     pub(crate) fn failed(
         &mut self,
         why: String,
@@ -403,11 +400,11 @@ impl Ledger {
         self.caught_up_to = None;
         self.batch.clear(BATCH_MEMORY);
         self.entries.urgent = self.entries.ordered;
-        // That a second try fails, too, is no news.
+        // Another failure after the first is no news.
         matches!(was, Mode::Durable).then_some(Change::Volatile(why))
     }
 
-    /// Whether the writer takes too long.
+    /// Gives the log up if the writer takes longer than [`SLOW`].
     pub(crate) fn check(&mut self, now: Duration, out: &mut Vec<Outgoing>) -> Option<Change> {
         let flight = self.flight.as_mut()?;
         if now < flight.since + SLOW || matches!(self.mode, Mode::Volatile(_)) {
@@ -419,7 +416,7 @@ impl Ledger {
         self.give_up(why, now, out)
     }
 
-    /// When [`Ledger::check`] or [`Ledger::next`] has something to do, if nothing comes.
+    /// Time of the next work for [`Ledger::check`] or [`Ledger::next`] without new input.
     pub(crate) fn due_at(&self) -> Option<Duration> {
         match (self.mode, &self.flight) {
             (Mode::Volatile(retry), None) => Some(retry),
@@ -438,7 +435,7 @@ impl Ledger {
         }
     }
 
-    /// Bytes that its files hold, or will when what is on its way has been written.
+    /// Bytes of the log files, ordered entries included.
     pub(crate) fn size(&self) -> u64 {
         match self.state() {
             LogState::Failed => 0,
@@ -446,7 +443,7 @@ impl Ledger {
         }
     }
 
-    /// Whether there is something to write that cannot wait, or being written.
+    /// Whether an urgent entry waits to be written, or the writer is at work.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self.mode, Mode::Durable | Mode::CatchingUp)
             && (self.flight.is_some() || self.is_urgent())

@@ -1,4 +1,4 @@
-//! Reading a log: the records come about again.
+//! Reading a log, which rebuilds the records.
 
 use journal::{InstreamSegment, Position, Unprotected};
 use protocol::control::Resume;
@@ -9,16 +9,16 @@ use super::entry::{Change, Entry};
 use super::ledger::{Job, Ledger};
 use crate::link::{Session, Sessions};
 
-/// What was found.
+/// The result of reading a log.
 #[derive(Debug)]
 pub struct Restored<S> {
-    /// The log, to be written on.
+    /// The log, to be continued.
     pub log: Log<S>,
-    /// The account of it.
+    /// The account of the log.
     pub ledger: Ledger,
-    /// Connections whose records were found.
+    /// Number of connections with a record.
     pub connections: usize,
-    /// Sessions.
+    /// Number of sessions.
     pub sessions: usize,
     /// Connections that are unprotected because of damage to the files.
     pub damaged: usize,
@@ -30,11 +30,10 @@ pub struct Restored<S> {
 /// number.
 const COPY: FlowId = FlowId::RESERVED;
 
-/// Reads a log into `sessions`, which are none yet. Segments are ended when they have `segment_size`
-/// bytes.
+/// Reads a log into `sessions`, which must be empty. A log file ends at `segment_size` bytes.
 ///
 /// # Errors
-/// The storage fails, or a version of this program wrote the log that is neither this one nor the one before.
+/// The storage fails, or the log has a version that this program does not read.
 pub fn restore<S: Storage>(
     storage: S,
     sessions: &mut Sessions,
@@ -81,10 +80,10 @@ pub fn restore<S: Storage>(
     })
 }
 
-/// Carries an order to write out.
+/// Carries out an order to write.
 ///
 /// # Errors
-/// The storage failed: the log is not to be written on.
+/// The storage failed: the log must not be continued.
 pub fn write<S: Storage>(log: &mut Log<S>, job: &mut Job) -> Result<(), S::Error> {
     while log.current() < job.segment {
         log.next_segment()?;
@@ -97,9 +96,9 @@ pub fn write<S: Storage>(log: &mut Log<S>, job: &mut Job) -> Result<(), S::Error
 struct Reading<'a> {
     sessions: &'a mut Sessions,
     ledger: Ledger,
-    /// The connection whose record is being copied, and where that began.
+    /// The connection whose record is being copied, and the log file in which the copy began.
     copying: Option<(u64, Resume, u64)>,
-    /// Of that record, as far as they were read.
+    /// Beginnings in the copy so far.
     beginnings: Vec<Position>,
     damaged: usize,
     removed: Vec<u64>,
@@ -239,7 +238,8 @@ impl Reading<'_> {
         }
     }
 
-    /// Committed records are missing in this segment: nobody knows of which connections.
+    /// Committed records of unknown connections are missing in this segment: all connections that begin up to here
+    /// lose the record.
     fn damage(&mut self, segment: u64) {
         self.copying = None;
         for (instance, flow) in self.ledger.based_up_to(segment) {

@@ -56,7 +56,7 @@ fn data(v6: bool, mode: ChecksumMode) -> Vec<u8> {
     bytes
 }
 
-/// How many bytes are recorded of a frame, and how many frames were not understood.
+/// Number of recorded bytes of a frame, and number of malformed frames.
 fn recorded(unfinished: bool, packet: &[u8]) -> (u32, u64) {
     let mut ingest = opened();
     ingest.take(&frame(FrameKind::Instream, unfinished, packet));
@@ -82,10 +82,10 @@ fn what_a_wire_has_damaged_is_not_recorded() {
         let mut damaged = data(v6, ChecksumMode::Full);
         *damaged.last_mut().unwrap() ^= 1;
         assert_eq!(recorded(false, &damaged), (0, 1));
-        // The field holds the sum of the pseudo-header: only the kernel may say that it is no fault.
+        // The field holds the sum of the pseudo-header: valid only if the kernel marks the checksum as unfinished.
         let lucky = data(v6, ChecksumMode::Partial);
         assert_eq!(recorded(false, &lucky), (0, 1));
-        // What the kernel vouches for has that sum.
+        // An unfinished checksum must be the sum of the pseudo-header.
         assert_eq!(recorded(true, &damaged), (0, 1));
     }
 }

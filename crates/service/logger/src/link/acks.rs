@@ -1,4 +1,4 @@
-//! Making acknowledgements.
+//! Acknowledgements to the service.
 
 use journal::Journal;
 use protocol::link::{Ack, KeySet, KeySlot, MAX_RANGES};
@@ -7,23 +7,23 @@ use wire::SeqNumber;
 use super::flows::Flow;
 use super::outbox::{Outbox, Peer};
 
-/// What all acknowledgements of a session share.
+/// The shared state of a session's acknowledgements.
 #[derive(Debug)]
 pub(super) struct Acks {
-    /// Where its service is; `None` if that has not attached since the log was read.
+    /// The service's address; `None` before the first attachment after the log was read.
     pub(super) to: Option<Peer>,
-    /// The version of the link that its service has agreed on.
+    /// The agreed version of the link.
     pub(super) version: u8,
     pub(super) down: KeySet,
     pub(super) slot: KeySlot,
-    /// That of the last one.
+    /// The counter of the last acknowledgement.
     pub(super) counter: u64,
-    /// How many there were.
+    /// Number of acknowledgements.
     pub(super) count: u64,
 }
 
 impl Acks {
-    /// Acknowledges the recorded bytes of a flow, if it has a record.
+    /// Acknowledges the recorded bytes of a flow that has a record.
     pub(super) fn send(&mut self, flow: &mut Flow, journal: &Journal, out: &mut Outbox) {
         flow.due = false;
         let (Some(stable_seq), Some(to), Some(key)) = (
@@ -48,7 +48,7 @@ impl Acks {
     }
 }
 
-/// What is recorded beyond the first hole, the ranges of the newest arrivals first.
+/// The recorded ranges beyond the first hole, newest arrival first.
 fn ranges(flow: &mut Flow, journal: &Journal) -> [Option<(SeqNumber, SeqNumber)>; MAX_RANGES] {
     let mut ranges = [None; MAX_RANGES];
     let mut count = 0;

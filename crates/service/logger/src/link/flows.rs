@@ -14,31 +14,30 @@ use wire::{FlowId, FlowKey, SeqNumber};
 
 use super::progress::Progress;
 
-/// What the link needs to know of a connection.
+/// A connection, as the link needs the connection.
 #[derive(Debug)]
 pub(super) struct Flow {
     pub(super) id: FlowId,
     pub(super) key: FlowKey,
     pub(super) client_isn: SeqNumber,
     pub(super) server_isn: SeqNumber,
-    /// What the two agreed on.
+    /// The options of the handshake.
     pub(super) handshake: Handshake,
-    /// What was seen of the client.
+    /// The client's progress.
     pub(super) progress: Progress,
-    /// When something was, last; `None` since the log was read.
+    /// Time of the last segment; `None` before the first segment after the log was read.
     pub(super) seen: Option<Duration>,
-    /// Nothing has come from the client.
+    /// No segment has arrived from the client.
     pub(super) is_half_open: bool,
-    /// It is to be acknowledged when this batch has been read.
+    /// Due for an acknowledgement at the end of the batch.
     pub(super) due: bool,
-    /// Where bytes arrived last beyond a hole, the newest first: in as many different ranges as are
-    /// told, and room for one more.
+    /// Where bytes arrived last beyond a hole, newest first: for as many ranges as an ACK reports, and one more.
     pub(super) newest: [Option<SeqNumber>; MAX_RANGES + 1],
 }
 
 impl Flow {
-    /// One of which nothing was seen but that its record begins there. A turn begins when the client
-    /// has received all output before it; how often that went around the sequence space nobody tells.
+    /// A flow without any segment yet, whose record begins there. A request begins when the client has received all
+    /// output before the request; the number of wraps of the sequence space before is unknown.
     pub(super) fn new(beginning: &Resume) -> Self {
         let first = beginning.server_isn + 1;
         let received = beginning.outstream.0.wrapping_sub(first.0);
@@ -56,7 +55,7 @@ impl Flow {
         }
     }
 
-    /// Up to where the client is known to have received the outstream when this digest arrives. `speaks`: the client
+    /// How far the client is known to have received the outstream when this digest arrives. `speaks`: the client
     /// has received all output of the digest.
     pub(super) fn received_up_to(&self, digest: &Digest, speaks: Option<SeqNumber>) -> SeqNumber {
         match speaks {
@@ -71,11 +70,11 @@ impl Flow {
 pub(super) enum NotFound {
     /// No flow has this number.
     Unknown,
-    /// It has, but the tag is not of it.
+    /// The number is known, but the tag does not match.
     BadTag,
 }
 
-/// The connections, by the low half of their numbers: that is what a segment tells.
+/// The connections, by the low half of the number, which each segment carries.
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     by_low: HashMap<u32, Vec<Flow>>,
@@ -99,7 +98,7 @@ impl Flows {
         flows.iter_mut().find(|flow| flow.id == id)
     }
 
-    /// The flow of a segment: the one whose number its tag was made with.
+    /// The flow of a segment: the flow whose number made the tag.
     pub(super) fn of(
         &mut self,
         segment: &SegmentView<'_>,
@@ -111,7 +110,7 @@ impl Flows {
         verified.ok_or(NotFound::BadTag)
     }
 
-    /// One that is not there.
+    /// Adds a new flow.
     pub(super) fn insert(&mut self, flow: Flow) {
         if flow.is_half_open {
             if self.half_open.len() > 2 * super::MAX_HALF_OPEN {
@@ -120,7 +119,7 @@ impl Flows {
             self.half_open.push_back(flow.id);
             self.half_open_count += 1;
         }
-        // Hardly ever are there two.
+        // Two flows hardly ever share a low half.
         let flows = self.by_low.entry(flow_low(flow.id));
         flows.or_insert_with(|| Vec::with_capacity(1)).push(flow);
     }
@@ -157,7 +156,7 @@ impl Flows {
         None
     }
 
-    /// Only connections that are still half-open stay in the list.
+    /// Removes connections from the list that are no longer half-open.
     fn tidy(&mut self) {
         let mut half_open = std::mem::take(&mut self.half_open);
         half_open.retain(|id| self.get_mut(*id).is_some_and(|flow| flow.is_half_open));

@@ -1,4 +1,4 @@
-//! Datagrams that are to be sent.
+//! Datagrams to send.
 
 use std::{
     collections::VecDeque,
@@ -12,28 +12,28 @@ use wal::Batch;
 use crate::durable::{Change, Ledger, LogState, Order, entry::Entry};
 use crate::link::Sessions;
 
-/// Where a service's datagrams come from and ours go to.
+/// The two ends of a service's datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Peer {
-    /// Which of our sockets.
+    /// Index of the logger's socket.
     pub via: usize,
-    /// Our address that the serving host knows.
+    /// The logger's address that the serving host knows.
     pub local: IpAddr,
     /// The serving host's address and port.
     pub address: SocketAddr,
 }
 
-/// A datagram that is to be sent, or an ACK, which may share one with others. None of ours is longer.
+/// A datagram to send. An ACK, the longest kind, may share a datagram with other ACKs.
 #[derive(Debug, Clone, Copy)]
 pub struct Outgoing {
-    /// Where to.
+    /// The destination.
     pub to: Peer,
     len: usize,
     bytes: [u8; ACK_LEN],
 }
 
 impl Outgoing {
-    /// What is to be sent.
+    /// The content.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.len]
@@ -45,29 +45,29 @@ impl Outgoing {
     }
 }
 
-/// What is to be done: datagrams that are to be sent, in this order, and, with a durable log, what is
-/// to be written before. It is emptied, and used again.
+/// Work of a batch: datagrams in the order of sending, and, with a durable log, the entries to write before.
+/// Emptied and reused.
 #[derive(Debug, Default)]
 pub struct Outbox {
     datagrams: Vec<Outgoing>,
     ledger: Option<Box<Ledger>>,
-    /// Where ACKs are joined.
+    /// Space for joined ACKs.
     joined: Vec<u8>,
-    /// Barriers that are not answered yet, oldest first.
+    /// Unanswered barriers, oldest first.
     barriers: VecDeque<Barrier>,
 }
 
-/// A service asks to be told when all that came before is recorded.
+/// A service asks for an answer when all earlier datagrams are recorded.
 #[derive(Debug)]
 struct Barrier {
     instance: u64,
     token: u64,
-    /// [`Outbox::recorded`] by then.
+    /// [`Outbox::recorded`] at the arrival of the barrier.
     recorded: u64,
 }
 
 impl Outbox {
-    /// What is recorded is to be written to a log.
+    /// An outbox whose records are written to a log.
     #[must_use]
     pub fn with_log(ledger: Ledger) -> Self {
         Self {
@@ -115,63 +115,62 @@ impl Outbox {
         }
     }
 
-    /// The next order for the writer of the log, if it has nothing to do and there is something to
-    /// be done. To be asked after each batch.
+    /// The next order, if the writer of the log is idle and there is work. To be asked after each batch.
     pub fn next_order(&mut self, sessions: &Sessions, now: Duration) -> Option<Order> {
         let ledger = self.ledger.as_mut()?;
         ledger.next(sessions, now, &mut self.datagrams)
     }
 
-    /// The writer has carried out [`Order::Write`]; `batch` is the one of it.
+    /// The writer has carried out [`Order::Write`]; `batch` is the batch of the order.
     pub fn written(&mut self, batch: Batch) -> Option<Change> {
         let ledger = self.ledger.as_mut()?;
         ledger.written(batch, &mut self.datagrams)
     }
 
-    /// The writer has carried out [`Order::Restart`]; `segment` is the current one.
+    /// The writer has carried out [`Order::Restart`]; `segment` is the current log file.
     pub fn restarted(&mut self, segment: u64, sessions: &Sessions) {
         if let Some(ledger) = &mut self.ledger {
             ledger.restarted(segment, sessions);
         }
     }
 
-    /// The writer could not do what it was told.
+    /// The writer could not carry out the order.
     pub fn failed(&mut self, why: String, now: Duration) -> Option<Change> {
         let ledger = self.ledger.as_mut()?;
         ledger.failed(why, now, &mut self.datagrams)
     }
 
-    /// Looks whether the writer takes too long. To be called when [`Outbox::due_at`] says so.
+    /// Checks whether the writer takes too long. To be called at [`Outbox::due_at`].
     pub fn check_log(&mut self, now: Duration) -> Option<Change> {
         let ledger = self.ledger.as_mut()?;
         ledger.check(now, &mut self.datagrams)
     }
 
-    /// When the log needs to be looked after, if nothing comes.
+    /// Time of the log's next work without new input.
     #[must_use]
     pub fn due_at(&self) -> Option<Duration> {
         self.ledger.as_ref()?.due_at()
     }
 
-    /// How much was recorded so far; see [`Outbox::has_written`].
+    /// Number of entries for which ACKs may wait, for [`Outbox::has_written`].
     pub(super) fn recorded(&self) -> u64 {
         self.ledger.as_ref().map_or(0, |ledger| ledger.recorded())
     }
 
-    /// Whether what was recorded so far then is in the log, if there is one that is waited for.
+    /// Whether all entries up to this number are in the log. Also true without a log for which ACKs wait.
     pub(super) fn has_written(&self, recorded: u64) -> bool {
         let ledger = self.ledger.as_ref();
         ledger.is_none_or(|ledger| ledger.has_written(recorded))
     }
 
-    /// How the log is, and how many bytes its files hold; `None` without one.
+    /// State of the log, and bytes of the log files; `None` without a log.
     #[must_use]
     pub fn log(&self) -> Option<(LogState, u64)> {
         let ledger = self.ledger.as_ref()?;
         Some((ledger.state(), ledger.size()))
     }
 
-    /// Whether something is on its way into the log.
+    /// Whether the writer is at work, or an urgent entry waits.
     #[must_use]
     pub fn is_writing(&self) -> bool {
         self.ledger.as_ref().is_some_and(|ledger| ledger.is_busy())
@@ -193,13 +192,14 @@ impl Outbox {
         self.datagrams.push(Outgoing { to, len, bytes });
     }
 
-    /// What is to be sent.
+    /// The datagrams to send.
     #[must_use]
     pub fn datagrams(&self) -> &[Outgoing] {
         &self.datagrams
     }
 
-    /// Hands out what is to be sent, ACKs to one peer joined to datagrams of up to [`MAX_ACKS`], and forgets it.
+    /// Hands all datagrams to `send`, and forgets the datagrams. ACKs to one peer are joined to datagrams of up to
+    /// [`MAX_ACKS`].
     pub fn drain(&mut self, mut send: impl FnMut(Peer, &[u8])) {
         for alike in self.datagrams.chunk_by(Outgoing::goes_with) {
             for several in alike.chunks(MAX_ACKS) {
@@ -211,7 +211,7 @@ impl Outbox {
         self.clear();
     }
 
-    /// It has been sent.
+    /// All datagrams have been sent.
     pub fn clear(&mut self) {
         self.datagrams.clear();
     }

@@ -1,26 +1,26 @@
-//! How far a client has received the outstream, and its clock.
+//! The client's progress: how far the client has received the outstream, and the client's clock.
 //!
-//! A host that takes the connection over needs both: the client's acknowledgement, and timestamps that the client does
-//! not take for old ones (RFC 7323, 5.3).
+//! A successor host needs both: the client's acknowledgement, and timestamps that the client does not take for old
+//! ones (RFC 7323, 5.3).
 
 use wire::{SeqNumber, Timestamps};
 
 /// Bytes of the outstream that a client may acknowledge between two entries of the log.
 const LOG_INTERVAL_BYTES: u32 = 64 << 10;
 
-/// The progress of a client. It never goes back.
+/// The progress of a client, which never goes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// Bytes of the outstream that it has acknowledged, of the whole connection.
+    /// Bytes of the outstream that the client has acknowledged, over the whole connection.
     pub(crate) acknowledged: u64,
-    /// The newest TSval and the newest TSecr. They need not be of one segment.
+    /// The newest TSval and the newest TSecr, possibly of different segments.
     pub(crate) timestamps: Option<Timestamps>,
-    /// Bytes that it has acknowledged since the last entry of the log.
+    /// Bytes that the client has acknowledged since the last entry of the log.
     unlogged: u32,
 }
 
 impl Progress {
-    /// Of a client that has acknowledged so many bytes.
+    /// Progress of a client that has acknowledged this number of bytes.
     pub(crate) const fn from(acknowledged: u64) -> Self {
         Self {
             acknowledged,
@@ -29,8 +29,8 @@ impl Progress {
         }
     }
 
-    /// It has sent this acknowledgement number; the outstream begins with `first`. One that is less
-    /// than half of the sequence space ahead is new, any other is old.
+    /// The client has sent this acknowledgement number; the outstream begins with `first`. A number less than half
+    /// of the sequence space ahead is new, any other number is old.
     #[inline]
     pub(crate) fn acknowledge(&mut self, first: SeqNumber, ack: SeqNumber) {
         let last = first + low_half(self.acknowledged);
@@ -40,7 +40,7 @@ impl Progress {
         }
     }
 
-    /// It has sent these timestamps. Either is compared by itself, as RFC 7323, 5.2 compares.
+    /// The client has sent these timestamps. TSval and TSecr are compared separately, as in RFC 7323, 5.2.
     #[inline]
     pub(crate) fn time(&mut self, new: Timestamps) {
         let later = |old: u32, new: u32| SeqNumber(old).max_seq(SeqNumber(new)).0;
@@ -50,13 +50,13 @@ impl Progress {
         }));
     }
 
-    /// Also this was seen, says a log.
+    /// Joins progress from the log.
     pub(crate) fn join(&mut self, other: &Self) {
         self.acknowledged = self.acknowledged.max(other.acknowledged);
         other.timestamps.into_iter().for_each(|new| self.time(new));
     }
 
-    /// How far it has acknowledged, counted from the first byte, modulo 2^32.
+    /// Acknowledged bytes modulo 2^32.
     pub(crate) const fn low_half(&self) -> u32 {
         low_half(self.acknowledged)
     }

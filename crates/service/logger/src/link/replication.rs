@@ -13,15 +13,15 @@ const PIECE_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub struct Replication {
     service: String,
-    /// The edition that it has, and the lengths of its streams.
+    /// The edition at the standby, and the lengths of the standby's streams.
     edition: Option<Edition>,
     streams: BTreeMap<u32, u64>,
-    /// It knows the edition.
+    /// The standby knows the edition.
     knows_edition: bool,
 }
 
 impl Replication {
-    /// Of this service. It has streams of these lengths already.
+    /// Replication of this service, to a standby with streams of these lengths.
     #[must_use]
     pub fn new(service: String, edition: Option<Edition>, streams: &[(u32, u64)]) -> Self {
         Self {
@@ -38,7 +38,7 @@ impl Replication {
         &self.service
     }
 
-    /// The next message; `key` is the name of the key that it has proven to have.
+    /// The next message; `key` is the name of the standby's key.
     pub fn next(&mut self, sessions: &Sessions, key: &str) -> Option<Response> {
         let session = sessions.followed(&self.service, key);
         // A log that begins with an image cannot be replicated from its beginning.

@@ -29,53 +29,53 @@ use super::{Greeting, MAX_HALF_OPEN};
 use crate::durable::entry::{Change, Entry};
 use crate::ingest::{Ingest, Notice};
 
-/// Unknown and refused numbers are reported as long as fewer notices than this wait.
+/// Limit of waiting notices, above which unknown and refused numbers are not reported.
 const MAX_NOTICES: usize = 4096;
 
-/// When a segment that neither finds nor leaves a hole is acknowledged.
+/// When a segment without a hole before or after is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AckPolicy {
-    /// Each by itself.
+    /// Each segment on arrival.
     EachFrame,
-    /// Once for each flow when a batch of datagrams has been read.
+    /// Once per flow after each batch of datagrams.
     EachBatch,
-    /// Once for each flow, so long after the first.
+    /// Once per flow, this long after the first waiting segment of the session.
     After(Duration),
 }
 
-/// Counts over the life of a session.
+/// Counts over the lifetime of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinkStatistics {
-    /// Datagrams that came from the session's address.
+    /// Datagrams from the session's address, and datagrams with determinants for the session.
     pub datagrams: u64,
-    /// Bytes of them, without the headers of UDP and below.
+    /// Bytes of these datagrams, without the headers of UDP and below.
     pub bytes: u64,
-    /// Segments that were recorded, or had been.
+    /// Segments with payload or FIN, repeated segments included.
     pub segments: u64,
-    /// Segments with nothing to record: they show how far the client has received the outstream.
+    /// Segments without payload and FIN, which report how far the client has received the outstream.
     pub progress: u64,
-    /// Beginnings of answers.
+    /// Response heads.
     pub heads: u64,
     /// Datagrams with determinants.
     pub determinants: u64,
     /// Acknowledgements.
     pub acks: u64,
-    /// Datagrams that are not of the log link, or of another version.
+    /// Datagrams of another protocol or version, of the other direction, or without a place in a connection.
     pub malformed: u64,
     /// Datagrams with a tag that none of the session's keys makes.
     pub bad_tags: u64,
     /// Segments with a wrong checksum.
     pub damaged: u64,
-    /// Segments of flows that are not known.
+    /// Segments of unknown flows.
     pub unknown: u64,
-    /// OPENs with other numbers than those that are known.
+    /// OPENs that contradict the known numbers of a flow, or have the reserved number.
     pub conflicting_opens: u64,
     /// Half-open connections that were evicted because there were too many.
     pub evicted_half_open: u64,
 }
 
 impl LinkStatistics {
-    /// Datagrams that were not taken.
+    /// Number of rejected datagrams.
     #[must_use]
     pub const fn refused(&self) -> u64 {
         self.malformed + self.bad_tags + self.damaged + self.unknown + self.conflicting_opens
@@ -92,32 +92,33 @@ pub struct Session {
     /// The slot of the newest keys.
     newest: KeySlot,
     acks: Acks,
-    /// When its service last gave a sign of life.
+    /// Time of the service's last sign of life.
     active_at: Option<Duration>,
     policy: AckPolicy,
-    /// Flows that are to be acknowledged, and since when.
+    /// Flows with delayed acknowledgements, and the time of the first.
     due: Vec<FlowId>,
     due_since: Duration,
     unknown: UnknownFlows,
     statistics: LinkStatistics,
     /// [`Outbox::recorded`] when an instream was recorded last.
     recorded: u64,
-    /// What the key of the digests in its records is made of.
+    /// Seed of the key of the output hashes in the records.
     digests: Option<DigestSeed>,
-    /// What the service may hold of what all may hold together.
+    /// Memory limit that the service asked for, bytes.
     wanted: u64,
-    /// What it may hold now.
+    /// Memory limit in force, bytes.
     limit: u64,
     /// Of a server with state: the determinants of its processes.
     determinants: Determinants,
-    /// Where the numbers of their histories begin: at no other process's, which may have had the same record.
+    /// First number of the histories of these determinants, distinct from the numbers of other logger processes,
+    /// which may have had the same record.
     first_history: u64,
-    /// Streams whose lengths are to be acknowledged, and to whom.
+    /// Streams to acknowledge, with the address of the process.
     grown: Vec<(Peer, StreamPosition)>,
 }
 
 impl Session {
-    /// One that nobody can speak to yet: it has neither keys nor an address.
+    /// A session without keys and address, which no service can reach yet.
     pub(super) fn new(attach: &Attach, policy: AckPolicy) -> Self {
         let limits = Limits {
             per_connection: attach.per_connection,
@@ -154,7 +155,7 @@ impl Session {
         }
     }
 
-    /// Its service has attached. The keys that it is to use.
+    /// The service has attached. Returns the new link keys.
     pub(super) fn attached(
         &mut self,
         attach: &Attach,
@@ -171,7 +172,7 @@ impl Session {
             self.first_history = greeting.counter;
         }
         if self.up == KeySet::EMPTY {
-            // The first ones are in use at once.
+            // The first keys are in use at once.
             self.acks.slot = KeySlot::One;
             let keys = self.rekey(greeting.up, greeting.down);
             self.acks.slot = keys.slot;
@@ -186,8 +187,8 @@ impl Session {
         self.newest = slot;
     }
 
-    /// New keys, into the slot that the service does not use. They are used for acknowledgements
-    /// when it has used them.
+    /// Puts new keys into the slot that the service does not use. Acknowledgements use the new keys once the
+    /// service has used the new keys.
     pub fn rekey(&mut self, up: LinkKey, down: LinkKey) -> LinkKeys {
         let slot = self.acks.slot.other();
         self.put(slot, up, down);
@@ -203,7 +204,7 @@ impl Session {
         self.acks.to
     }
 
-    /// Counts over its life.
+    /// Counts over the lifetime of the session.
     #[must_use]
     pub const fn statistics(&self) -> LinkStatistics {
         LinkStatistics {
@@ -212,13 +213,13 @@ impl Session {
         }
     }
 
-    /// Connections from whose clients nothing has come.
+    /// Number of connections without a segment from the client.
     #[must_use]
     pub const fn half_open(&self) -> usize {
         self.flows.half_open()
     }
 
-    /// What the record holds.
+    /// The journal of the session.
     #[must_use]
     pub fn journal(&self) -> &journal::Journal {
         &self.ingest.journal
@@ -228,14 +229,14 @@ impl Session {
         self.wanted
     }
 
-    /// From now on the record may hold this.
+    /// Sets the memory limit of the record, bytes.
     pub(super) fn limit_total(&mut self, total: u64) {
         self.limit = total;
         let left = total.saturating_sub(self.determinants.held());
         self.ingest.journal.limit_total(left);
     }
 
-    /// Memory that it holds, bytes.
+    /// Memory of the session, bytes.
     pub(super) fn held(&self) -> u64 {
         let statistics = self.ingest.journal.statistics();
         statistics.held + statistics.idle + self.determinants.held()
@@ -247,23 +248,23 @@ impl Session {
         self.determinants.held() - self.determinants.held_by_images()
     }
 
-    /// Memory of images of it, bytes.
+    /// Memory of images of a server with state, bytes.
     #[must_use]
     pub fn held_by_images(&self) -> u64 {
         self.determinants.held_by_images()
     }
 
-    /// Gives memory back that is not needed. To be called every second or so.
+    /// Frees unused memory. To be called about once a second.
     pub(super) fn trim(&mut self) {
         self.ingest.journal.trim();
     }
 
-    /// The next message that the service has not asked for.
+    /// The next unsolicited message for the service.
     pub fn notice(&mut self) -> Option<Response> {
         self.ingest.notices.pop_front().map(Response::from)
     }
 
-    /// A datagram has come from the session's address.
+    /// Handles a datagram from the session's address.
     pub fn take(&mut self, datagram: &[u8], now: Duration, out: &mut Outbox) {
         self.statistics.datagrams += 1;
         self.statistics.bytes += u64::try_from(datagram.len()).unwrap_or(u64::MAX);
@@ -277,14 +278,14 @@ impl Session {
                 Ok(probe) => self.probe(probe, now, out),
                 Err(_) => self.statistics.bad_tags += 1,
             },
-            // They come from elsewhere.
+            // These kinds have other sources or the other direction.
             Ok(Kind::Determinants | Kind::Ack | Kind::Probed | Kind::Stable) | Err(_) => {
                 self.statistics.malformed += 1;
             }
         }
     }
 
-    /// A batch of datagrams has been read: acknowledges what is due.
+    /// Ends a batch of datagrams: sends the acknowledgements that are due.
     pub fn settle(&mut self, now: Duration, out: &mut Outbox) {
         if self.due_at().is_none_or(|at| now >= at) {
             let mut due = std::mem::take(&mut self.due);
@@ -295,11 +296,11 @@ impl Session {
             }
             self.due = due;
         }
-        // Last: these acknowledge all datagrams before, without a packet of their own.
+        // Last: these datagrams acknowledge all datagrams before, without an additional packet.
         self.send_stable(out);
     }
 
-    /// When acknowledgements that were put off are due.
+    /// Time at which delayed acknowledgements are due.
     #[must_use]
     pub fn due_at(&self) -> Option<Duration> {
         match self.policy {
@@ -308,13 +309,13 @@ impl Session {
         }
     }
 
-    /// Its service has given a sign of life.
+    /// The service has given a sign of life.
     pub const fn on_activity(&mut self, now: Duration) {
         self.active_at = Some(now);
     }
 
-    /// When its service last gave a sign of life: a datagram with a right tag, or [`Session::on_activity`]. `None`
-    /// since the log was read.
+    /// Time of the service's last sign of life: a datagram with a right tag, or [`Session::on_activity`]. `None`
+    /// before the first sign after the log was read.
     #[must_use]
     pub const fn active_at(&self) -> Option<Duration> {
         self.active_at
@@ -349,7 +350,7 @@ impl Session {
             return;
         }
         if let Some(flow) = self.flows.get_mut(open.flow) {
-            // The clock of the SYN-ACK has gone on since.
+            // The timestamp of the SYN-ACK has advanced since, and is not compared.
             if (flow.key, flow.client_isn, flow.server_isn)
                 == (open.key, open.client_isn, open.server_isn)
             {
@@ -364,13 +365,14 @@ impl Session {
         }
         let journal = &mut self.ingest.journal;
         let mut opened = journal.open(open.flow, open.client_isn, open.server_isn);
-        // Who only knocks must not keep others out.
+        // Half-open connections must not keep other clients out.
         if opened.is_err() && self.evict_half_open(out) {
             let journal = &mut self.ingest.journal;
             opened = journal.open(open.flow, open.client_isn, open.server_isn);
         }
         if opened.is_err() {
-            // Each SYN of a flood would cost its service a look at all connections, and an event.
+            // Limit the notices: for each SYN of a flood the service would search all connections and emit an
+            // event.
             let few = self.ingest.notices.len() < MAX_NOTICES;
             if few && self.unknown.is_due(flow_low(open.flow), now) {
                 self.too_many(open.flow);

@@ -1,4 +1,4 @@
-//! All that a logger keeps.
+//! All sessions of a logger.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -20,39 +20,40 @@ mod inheritance;
 
 pub use inheritance::{Inherited, NotYet, SILENCE};
 
-/// What has to be drawn, or read from a clock, for a service that attaches.
+/// Random keys and a clock value for a service that attaches.
 #[derive(Debug, Clone, Copy)]
 pub struct Greeting {
     /// A random key.
     pub up: LinkKey,
     /// A random key.
     pub down: LinkKey,
-    /// Where the counter of acknowledgements begins: above all that an earlier process has used for
-    /// this service. Nanoseconds since 1970 will do. It also tells who attached last.
+    /// First value of the counter of acknowledgements: above all values that an earlier process used for this
+    /// service. Nanoseconds since 1970 are sufficient. The value also orders attachments by time.
     pub counter: u64,
 }
 
-/// A session that is no more.
+/// A session that was dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Forgotten {
-    /// Whose.
+    /// The instance number.
     pub instance: u64,
     /// The name of the service.
     pub service: String,
 }
 
-/// How a service has attached.
+/// The attachment of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Attachment {
-    /// What it said; of the limits and the mode, what holds.
+    /// The service's request, with the limits and the mode that are in force.
     pub(crate) attach: Attach,
-    /// The address of its host.
+    /// The address of the host.
     pub(crate) from: IpAddr,
-    /// The name of the key that it has proven to have.
+    /// The name of the service's key.
     pub(crate) key: String,
-    /// [`Greeting::counter`]: who attached later has a higher one.
+    /// [`Greeting::counter`]: a later attachment has a higher value.
     pub(crate) number: u64,
-    /// [`Request::InUse`](protocol::control::Request::InUse): which of the service's sessions it is.
+    /// Number of this session among the service's sessions, from
+    /// [`Request::InUse`](protocol::control::Request::InUse).
     pub(crate) session: u64,
 }
 
@@ -60,11 +61,11 @@ pub(crate) struct Attachment {
 struct Kept {
     attachment: Attachment,
     session: Session,
-    /// Since when it has no control stream.
+    /// Time at which the control stream ended.
     detached: Option<Duration>,
-    /// The service has said that it ends.
+    /// The service has ended, or a host with a later grant has inherited another session of the service.
     over: bool,
-    /// It is to be inherited when this is in the log: [`Outbox::recorded`].
+    /// The session can be inherited when the log has all entries up to this number ([`Outbox::recorded`]).
     written_at: Option<u64>,
 }
 
@@ -76,13 +77,13 @@ pub struct Sessions {
     policy: AckPolicy,
     limit_total: u64,
     keep: Duration,
-    /// Datagrams from addresses where no session is.
+    /// Datagrams from addresses without a session.
     strangers: u64,
 }
 
 impl Sessions {
-    /// None yet. All together may hold `limit_total` bytes, and one without a control stream is
-    /// kept for `keep`.
+    /// No sessions yet. All sessions together may use `limit_total` bytes. A session without a control stream is
+    /// retained for `keep`.
     #[must_use]
     pub fn new(policy: AckPolicy, limit_total: u64, keep: Duration) -> Self {
         Self {
@@ -95,10 +96,9 @@ impl Sessions {
         }
     }
 
-    /// A service attaches that has proven to have the key of this name; its datagrams will come from
-    /// `peer`. Answers whether its records were
-    /// still here, and the keys. The limits and the mode of a session that is here stay, but for
-    /// the total.
+    /// Attaches a service with the key of this name; datagrams of the service will come from `peer`. Returns
+    /// whether the session existed already, and the link keys. An existing session keeps the limits and the mode,
+    /// except for the total limit.
     pub fn attach(
         &mut self,
         attach: &Attach,
@@ -138,18 +138,18 @@ impl Sessions {
         if let Some(before) = before.filter(|before| self.by_peer.get(before) == Some(&instance)) {
             self.by_peer.remove(&before);
         }
-        // The port is held by one socket at a time: whoever had it has lost it.
+        // One socket at a time has the port: the earlier owner has lost the port.
         self.by_peer.insert(peer, instance);
         self.share();
         (kept, keys)
     }
 
-    /// There is a session, says a log. It may hold as much as it likes until the log has been read.
+    /// Restores a session from the log. Memory is unlimited until the whole log is read.
     pub(crate) fn restore(&mut self, instance: u64, attachment: &Attachment) {
         let policy = self.policy;
         let attach = &attachment.attach;
         let entry = self.by_instance.entry(instance).or_insert_with(|| {
-            // There is room for a copy of one.
+            // A copy of a connection needs one connection more than the limit.
             let roomy = Attach {
                 connections: attach.connections.saturating_add(1),
                 ..attach.clone()
@@ -167,7 +167,7 @@ impl Sessions {
         entry.attachment = attachment.clone();
     }
 
-    /// No session has a connection with this number.
+    /// Closes the connection with this number in all sessions.
     pub(crate) fn close_everywhere(&mut self, flow: FlowId) {
         for kept in self.by_instance.values_mut() {
             kept.session.close(flow);
@@ -182,7 +182,7 @@ impl Sessions {
         self.share();
     }
 
-    /// A session is no more.
+    /// Drops a session.
     pub(crate) fn forget(&mut self, instance: u64) {
         self.by_instance.remove(&instance);
     }
@@ -195,8 +195,7 @@ impl Sessions {
         }
     }
 
-    /// Its service ends, and nobody will attach again: it is forgotten when its control stream has
-    /// ended.
+    /// The service ends and will not attach again: the session is dropped after the end of the control stream.
     pub fn end(&mut self, instance: u64) {
         if let Some(entry) = self.by_instance.get_mut(&instance) {
             entry.over = true;
@@ -209,13 +208,13 @@ impl Sessions {
         self.by_instance.get(&instance).map(|entry| &entry.session)
     }
 
-    /// Of the sessions of a service the one that attached last, if it has not ended: a host that takes
-    /// over inherits it.
+    /// The session of a service that attached last and has not ended: the successor host inherits this session.
     pub(crate) fn newest_of(&self, service: &str) -> Option<&Session> {
         self.newest(service).map(|kept| &kept.session)
     }
 
-    /// The same, for who has proven to have the key of this name: if he may inherit it.
+    /// The session of a service that attached last and has not ended, if the session has the key of this name: an
+    /// inheritance needs the same key.
     #[must_use]
     pub fn followed(&self, service: &str, key: &str) -> Option<&Session> {
         let newest = self.newest(service);
@@ -229,14 +228,14 @@ impl Sessions {
         of_it.max_by_key(|kept| kept.attachment.number)
     }
 
-    /// Which of its service's sessions that of an instance is, as was told last.
+    /// Number of an instance's session among the service's sessions, as the service reported last.
     #[must_use]
     pub fn number(&self, instance: u64) -> Option<u64> {
         let kept = self.by_instance.get(&instance)?;
         Some(kept.attachment.session)
     }
 
-    /// The service of this instance has us in use.
+    /// The service of this instance uses this logger, for the session with this number.
     pub fn in_use(&mut self, instance: u64, session: u64, out: &mut Outbox) {
         if let Some(kept) = self.by_instance.get_mut(&instance)
             && kept.attachment.session != session
@@ -246,42 +245,41 @@ impl Sessions {
         }
     }
 
-    /// A session, to be changed.
+    /// A session, for changes.
     pub fn get_mut(&mut self, instance: u64) -> Option<&mut Session> {
         let entry = self.by_instance.get_mut(&instance)?;
         Some(&mut entry.session)
     }
 
-    /// All sessions, with what their services said when they attached, in the order of their
-    /// numbers.
+    /// All sessions with the requests of their services, in the order of instance numbers.
     pub fn iter(&self) -> impl Iterator<Item = (&Attach, &Session)> {
         let kept = self.by_instance.values();
         kept.map(|kept| (&kept.attachment.attach, &kept.session))
     }
 
-    /// How their services have attached, in the same order.
+    /// All sessions with their attachments, in the same order.
     pub(crate) fn attachments(&self) -> impl Iterator<Item = (&Attachment, &Session)> {
         let kept = self.by_instance.values();
         kept.map(|kept| (&kept.attachment, &kept.session))
     }
 
-    /// Sessions that have no control stream.
+    /// Number of sessions without a control stream.
     #[must_use]
     pub fn detached(&self) -> usize {
         let sessions = self.by_instance.values();
         sessions.filter(|kept| kept.detached.is_some()).count()
     }
 
-    /// Datagrams from addresses where no session is.
+    /// Datagrams from addresses without a session.
     #[must_use]
     pub const fn strangers(&self) -> u64 {
         self.strangers
     }
 
-    /// A datagram has come.
+    /// Handles a datagram.
     pub fn take(&mut self, from: Peer, datagram: &[u8], now: Duration, out: &mut Outbox) {
         if Kind::of(datagram) == Ok(Kind::Determinants) {
-            // They come from the server's processes, each from a port of its own.
+            // The server's processes send determinants, each from a port of the process.
             let instance = Determinants::instance(datagram);
             match instance.and_then(|instance| self.by_instance.get_mut(&instance)) {
                 Some(entry) => entry.session.take_determinants(from, datagram, now),
@@ -296,7 +294,7 @@ impl Sessions {
         }
     }
 
-    /// A batch of datagrams has been read.
+    /// Ends a batch of datagrams.
     pub fn settle(&mut self, now: Duration, out: &mut Outbox) {
         for entry in self.by_instance.values_mut() {
             entry.session.settle(now, out);
@@ -306,15 +304,15 @@ impl Sessions {
         }
     }
 
-    /// When acknowledgements that were put off are due.
+    /// Time at which delayed acknowledgements are due.
     #[must_use]
     pub fn due_at(&self) -> Option<Duration> {
         let sessions = self.by_instance.values();
         sessions.filter_map(|entry| entry.session.due_at()).min()
     }
 
-    /// To be called every second or so: gives memory back, and forgets the sessions whose services
-    /// have been gone for too long.
+    /// Frees memory, and drops the sessions whose services were absent for longer than the retention time. To be
+    /// called about once a second.
     pub fn tidy(&mut self, now: Duration, out: &mut Outbox) -> Vec<Forgotten> {
         let mut forgotten = Vec::new();
         let keep = self.keep;
@@ -341,7 +339,7 @@ impl Sessions {
         forgotten
     }
 
-    /// Each session may hold what it wanted, or what the others leave.
+    /// The limit of each session: the wanted memory, but no more than the other sessions leave.
     fn share(&mut self) {
         let all: u64 = self.by_instance.values().map(|e| e.session.held()).sum();
         for entry in self.by_instance.values_mut() {

@@ -18,8 +18,8 @@ fn ingest() -> Ingest {
     ingest
 }
 
-/// The client says `request` after `said` bytes of its own and all of `heard` from the server,
-/// which then answers it.
+/// The client sends `request` after `said` bytes of input and after receiving all `heard` bytes of output; the
+/// server responds.
 fn exchange(ingest: &mut Ingest, request: &[u8], said: u32, heard: u32) {
     let (seq, ack) = (CLIENT + 1 + said, SERVER + 1 + heard);
     let arrival = InstreamSegment {

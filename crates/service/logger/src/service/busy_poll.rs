@@ -1,5 +1,4 @@
-//! Waiting without sleeping: a server that is about to speak waits for us, and to be woken takes longer than what we
-//! have to do.
+//! Busy polling: a server waits for the logger before sending, and waking up takes longer than the logger's work.
 
 use std::os::fd::AsFd as _;
 
@@ -11,7 +10,7 @@ use rustix::{
 use super::Service;
 
 impl Service {
-    /// Has another datagram come, soon after the last one? Whoever else wants the processor has it meanwhile.
+    /// Whether another datagram arrives soon. Other threads get the processor meanwhile.
     pub(super) fn comes_another(&mut self) -> bool {
         let started = self.started;
         let clock = || u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Which service has which addresses: the loop's side of [`lease::Claimant`].
+//! Services and their addresses: the loop's side of [`lease::Claimant`].
 
 use std::{net::IpAddr, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{
 };
 
 impl Leases {
-    /// See [`lease::Granter::claim`] and those beside it.
+    /// See [`lease::Granter::claim`], and [`lease::Granter::refresh`] and [`lease::Granter::withdraw`] below.
     fn claim(
         &mut self,
         now: Duration,
@@ -32,7 +32,7 @@ impl Leases {
 }
 
 impl Service {
-    /// A service says which addresses it has.
+    /// A service claims addresses.
     pub(super) fn claim(
         &mut self,
         at: usize,
@@ -75,7 +75,7 @@ impl Service {
         client.say(&Response::Claimed { beside })
     }
 
-    /// Datagrams show that hosts live, too.
+    /// Datagrams prove that a host lives, too.
     pub(super) fn renew_claims(&mut self) {
         for client in &self.clients {
             let session = client.instance.and_then(|one| self.sessions.get(one));
@@ -88,14 +88,14 @@ impl Service {
 }
 
 impl Service {
-    /// The names of the service's hosts, for people, if they have changed since this stream was told last.
+    /// Sends the names of the service's hosts, for people, if the names have changed since the last time.
     pub(super) fn tell_hosts(&mut self, at: usize) -> Result<(), ClientError> {
         let Some(who) = self.clients[at].claims.clone() else {
             return Ok(());
         };
         let holder = self.leases.granter.holder(&who.service);
         let holder = holder.map(|(_, instance)| instance);
-        // The newest stream of each: of a host that has lost its power an old one is still there.
+        // The newest stream of each host counts: an old stream of a host without power may still exist.
         let host = |serves: bool| {
             let others = self.clients.iter().filter_map(|other| {
                 let (instance, asked) = other.asks?;
@@ -123,9 +123,9 @@ impl Service {
     }
 }
 
-/// A host by its name and its address; by the latter alone if it has not said its name.
+/// Name and address of a host; the address alone if the name is empty.
 fn in_words(name: &str, from: IpAddr) -> String {
-    // It is shown on terminals of others.
+    // The name appears on terminals of other hosts.
     let shown = name
         .chars()
         .filter(char::is_ascii_graphic)

@@ -1,4 +1,4 @@
-//! A control stream: one service, or somebody who has not said yet who he is.
+//! A control stream: of one service, or of a peer that has not attached yet.
 
 use std::{
     net::{SocketAddr, TcpStream},
@@ -19,7 +19,7 @@ use super::sockets::peer_of;
 use crate::link::{NotYet, Peer, Replication};
 use crate::rpc::no_common_frame;
 
-/// Bytes of answers that may wait to be sent: who does not read them is not read from.
+/// Bytes of responses that may wait to be sent: above this limit the logger stops reading requests.
 const QUEUED_REPLY_BYTES_MAX: usize = 1 << 20;
 
 /// TCP keep-alive of a control stream: idle time, interval and number of probes.
@@ -27,36 +27,36 @@ const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// Why a stream is of no more use.
+/// Why a stream ends.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
     /// The channel failed.
     #[error(transparent)]
     Channel(#[from] ChannelError),
-    /// The control protocol is not kept.
+    /// The peer violates the control protocol.
     #[error(transparent)]
     Control(#[from] ControlError),
-    /// It has closed the connection.
+    /// The peer has closed the connection.
     #[error("the service has closed the connection")]
     Closed,
     /// The handshake took too long.
     #[error("no proof of a key in time")]
     Silent,
-    /// Its key is no longer in the key file.
+    /// The peer's key is no longer in the key file.
     #[error("the key is no longer in the key file")]
     KeyRemoved,
-    /// Another stream of the same instance has come.
+    /// A newer stream of the same instance has attached.
     #[error("the service has attached again")]
     Replaced,
-    /// It would inherit records that it cannot have now.
+    /// The instance cannot inherit the records now.
     #[error(transparent)]
     NotYet(#[from] NotYet),
-    /// Another service has an address that it claims.
+    /// Another service has an address that this service claims.
     #[error("{service} is not served there: {taken}")]
     Taken {
-        /// Its service.
+        /// The service that claims.
         service: String,
-        /// Who has it.
+        /// The owner of the address.
         taken: Taken,
     },
     /// No version of the log link is common to the logger and a service that attaches.
@@ -68,21 +68,21 @@ pub(super) enum ClientError {
     /// No version of the mirror frame is common to the logger and a service that attaches.
     #[error("{}", no_common_frame(*.0))]
     FrameVersion(Versions),
-    /// It asked for something before it had attached, or attached twice.
+    /// The peer sent a request before the attachment, or attached twice.
     #[error("a message out of the order of the control protocol")]
     OutOfOrder,
 }
 
-/// Why no more is to be said by a stream.
+/// Why the end of a stream without an instance is no refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Over {
-    /// Its instance has attached again by another stream.
+    /// A newer stream of the instance has attached.
     Replaced,
-    /// An operator has asked, and has the answer.
+    /// An operator has the response.
     Answered,
 }
 
-/// The host of a stream that has claimed addresses, as other hosts are told.
+/// The host of a stream that has claimed addresses, as shown to other hosts.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct ClaimingHost {
     /// Name and address, for people.
@@ -95,29 +95,29 @@ pub(super) struct ClaimingHost {
 pub(super) struct Client {
     channel: Channel<TcpStream>,
     requests: Decoder<Request>,
-    /// Requests may be left, because too many answers waited to be sent.
+    /// Requests may be waiting, because too many responses waited to be sent.
     stalled: bool,
-    /// On which of our addresses it came in.
+    /// Index of the listening socket.
     via: usize,
     local: SocketAddr,
     pub(super) remote: SocketAddr,
     /// The instance that has attached.
     pub(super) instance: Option<u64>,
-    /// Why no more is to be said by this stream.
+    /// Why the end of the stream is no refusal, if there is no instance.
     pub(super) over: Option<Over>,
-    /// It has claimed addresses.
+    /// The claimant of the service's addresses.
     pub(super) claims: Option<Claimant>,
-    /// Its host, if it has.
+    /// The host, after a claim.
     pub(super) host: ClaimingHost,
-    /// What it was told of the hosts of its service: which serves, and the name of which stands by.
+    /// The service's hosts as sent last: the serving host, and the name of the standby.
     pub(super) hosts: Option<(ClaimingHost, String)>,
-    /// As which instance it asks for leases, for which it needs no session, and when it did last.
+    /// The instance and the time of the last lease request. A lease request needs no session.
     pub(super) asks: Option<(u64, Duration)>,
-    /// It has asked as the one that serves.
+    /// The last lease request came from the holder of the lease.
     pub(super) serves: bool,
-    /// It hears what the processes of a service are told, and needs no session for that either.
+    /// The stream replicates the determinants of a service. Replication needs no session either.
     pub(super) replication: Option<Replication>,
-    /// What it is told of a lease of this service when that is kept.
+    /// A service, and the response that leaves once the decision about this service is stored.
     pub(super) withheld: Option<(String, Response)>,
 }
 
@@ -152,12 +152,12 @@ impl Client {
         })
     }
 
-    /// The name of the key that it has proven to have.
+    /// The name of the peer's key.
     pub(super) fn key_name(&self) -> &str {
         self.channel.key().map_or("", |key| key.name())
     }
 
-    /// Where the datagrams of a service that attaches will come from.
+    /// The source of the datagrams of a service that attaches.
     pub(super) fn peer(&self, attach: &Attach) -> Peer {
         peer_of(self.via, self.local, self.remote, attach.udp_port)
     }
@@ -170,7 +170,7 @@ impl Client {
         self.channel.wants_write()
     }
 
-    /// Reads once what there is.
+    /// Reads once.
     pub(super) fn read(&mut self) -> Result<(), ClientError> {
         match self.channel.receive()? {
             Received::Plain(bytes) => self.requests.feed(&bytes),
@@ -180,7 +180,7 @@ impl Client {
         Ok(())
     }
 
-    /// The next request; none, while too many answers wait to be sent.
+    /// The next request; `None` also while too many responses wait to be sent.
     pub(super) fn request(&mut self) -> Result<Option<Request>, ClientError> {
         self.stalled = !self.wants_read();
         if self.stalled || !self.is_open()? {
@@ -189,7 +189,7 @@ impl Client {
         Ok(self.requests.pull()?)
     }
 
-    /// Whether the opening of the stream has arrived, and is answered.
+    /// Whether the opening of the stream has arrived and is answered.
     fn is_open(&mut self) -> Result<bool, ClientError> {
         if self.requests.agreed().is_some() {
             return Ok(true);
@@ -202,13 +202,13 @@ impl Client {
         Ok(opened?.is_some())
     }
 
-    /// Requests may be left that can be answered now: nothing will come that says so.
+    /// Requests wait that can be answered now: no readable descriptor announces such requests.
     pub(super) fn has_backlog(&self) -> bool {
         self.stalled && self.wants_read()
     }
 
     pub(super) fn say(&mut self, response: &Response) -> Result<(), ClientError> {
-        // Answers come after requests, and these after the opening.
+        // Responses come after requests, and requests after the opening.
         let agreed = self.requests.agreed().ok_or(ClientError::OutOfOrder)?;
         let mut bytes = Vec::new();
         encode(response, agreed, &mut bytes)?;
@@ -219,7 +219,7 @@ impl Client {
         Ok(self.channel.flush()?)
     }
 
-    /// Whether it may stay.
+    /// Whether the stream may stay.
     pub(super) fn check(&self, keys: &KeyRing, now: Instant) -> Result<(), ClientError> {
         if self.over == Some(Over::Replaced) {
             return Err(ClientError::Replaced);
@@ -240,8 +240,8 @@ impl AsFd for Client {
     }
 }
 
-/// A host that has lost its power, or was cut off, says no farewell, and has other streams when it is back: the kernel
-/// asks.
+/// A host without power or network closes no stream, and opens new streams on return: TCP keep-alive finds the dead
+/// stream.
 fn end_when_it_is_gone(stream: &TcpStream) -> std::io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;

@@ -1,4 +1,4 @@
-//! Segments as files of a directory.
+//! Segments of the log as files of a directory.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -13,21 +13,20 @@ use wal::Storage;
 const SUFFIX: &str = ".segment";
 const LOCK: &str = "lock";
 
-/// A directory that belongs to one logger at a time. Its files hold what clients sent: only the
-/// owner can read them.
+/// A directory that belongs to one logger at a time. The files hold input of clients: only the owner has access.
 #[derive(Debug)]
 pub(super) struct Disk {
     path: PathBuf,
     directory: File,
     current: Option<File>,
-    /// A file was made or removed since the directory was last synced.
+    /// A file was made or removed since the last sync of the directory.
     changed: bool,
-    /// Held for as long as this lives.
+    /// Locked for the lifetime of this value.
     _lock: File,
 }
 
 impl Disk {
-    /// Makes the directory if it is not there, and takes it.
+    /// Makes the directory if necessary, and locks the directory.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let lock = writable()
@@ -49,7 +48,7 @@ impl Disk {
         })
     }
 
-    /// Removes all segments, as far as that is possible.
+    /// Removes all segments, as far as possible.
     pub(super) fn clear(&mut self) -> io::Result<()> {
         self.current = None;
         for number in self.list()? {

@@ -1,4 +1,4 @@
-//! What the logger tells.
+//! Events of the logger.
 
 use std::{
     fmt,
@@ -8,22 +8,22 @@ use std::{
 
 use serde::Serialize;
 
-/// What did not work, and does not stop us.
+/// A failure that does not end the logger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Code {
-    /// Clients of a service that no host serves are told nothing: no raw sockets.
+    /// Clients of a service without a serving host get no zero-window ACKs: there are no raw sockets.
     ClientsNotTold,
-    /// The key file has changed, and cannot be read.
+    /// The key file has changed and cannot be read.
     KeysNotRead,
     /// Datagrams cannot be read.
     DatagramsNotRead,
-    /// No host is granted a service, for that cannot be noted.
+    /// The logger grants no host a service, because grants cannot be stored.
     GrantsNotNoted,
 }
 
 impl Code {
-    /// As JSON and metrics have it.
+    /// The label in JSON and in metrics.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -35,143 +35,141 @@ impl Code {
     }
 }
 
-/// Something worth a line.
+/// An event of the logger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Event {
-    /// It takes services.
+    /// The logger accepts services.
     Listening {
-        /// Where.
+        /// The addresses.
         addresses: Vec<SocketAddr>,
     },
     /// Records were found in the directory of the log.
     Restored {
-        /// Services.
+        /// Number of services.
         services: usize,
-        /// Connections with a record.
+        /// Number of connections with a record.
         connections: usize,
-        /// Connections whose records are lost, because files are damaged.
+        /// Number of connections whose records are lost, because files are damaged.
         damaged: usize,
-        /// Files of the directory that were removed unread, for one behind them is missing: their numbers, as in their
-        /// names. After a crash of the host these are of before the last clearing away; otherwise somebody has taken
-        /// files away, and what was in these is lost.
+        /// Names of the files that were removed unread, because a later file is missing. After a crash of the host
+        /// these files are older than the last removal. Otherwise files were deleted by hand, and the records in
+        /// the removed files are lost.
         removed: Vec<String>,
     },
     /// The log cannot be written: records are only in memory from now on.
     LogFailed {
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// All acknowledged records are in the log again.
     LogRecovered,
-    /// A service has its record kept from now on.
+    /// The logger records a service from now on.
     Attached {
-        /// Its name.
+        /// The name of the service.
         service: String,
-        /// The number of its instance, in hexadecimal digits.
+        /// The instance number, in hexadecimal digits.
         instance: String,
-        /// From where its control stream comes.
+        /// The remote address of the control stream.
         from: SocketAddr,
-        /// The name of the key that it proved to have.
+        /// The name of the service's key.
         key: String,
-        /// Whether it found records of before.
+        /// Whether the logger had earlier records of the instance.
         kept: bool,
     },
-    /// The operator has said that the host which was granted a service is gone for good (`outlive logger release`).
+    /// The operator has declared the holder of a service dead (`outlive logger release`).
     HolderReleased {
-        /// Its name.
+        /// The name of the service.
         service: String,
-        /// The epoch that is over.
+        /// The epoch that has ended.
         epoch: u32,
-        /// Who has said so.
+        /// The address of the operator.
         from: SocketAddr,
     },
-    /// A host may speak for a service, and no other, from now on.
+    /// The logger has granted a service to one host.
     Granted {
-        /// Its name.
+        /// The name of the service.
         service: String,
         /// The epoch that begins.
         epoch: u32,
-        /// The number of the instance, in hexadecimal digits.
+        /// The instance number, in hexadecimal digits.
         instance: String,
-        /// From where it has asked.
+        /// The address of the host.
         to: SocketAddr,
     },
-    /// Two services that are served have one address: under two names two hosts answer its clients, unless it is
-    /// another address behind NAT.
+    /// Two services claim the same address: two hosts under two names answer the clients, unless the addresses are
+    /// behind different NATs.
     TwoServices {
-        /// The name of the one that has come now.
+        /// The name of the newer service.
         service: String,
         /// The address.
         address: SocketAddr,
-        /// The name of the other one.
+        /// The name of the other service.
         other: String,
-        /// The addresses of their hosts.
+        /// The addresses of both hosts.
         hosts: [IpAddr; 2],
     },
-    /// No host may speak for a service: its clients were told that there is no room now, and are told so
-    /// until a host may.
+    /// No host may serve: the clients of a service got zero-window ACKs, and get more until a host may serve.
     Unserved {
-        /// Its name.
+        /// The name of the service.
         service: String,
-        /// How many were told.
+        /// Number of clients that got a zero-window ACK.
         connections: usize,
     },
-    /// The host of a service has begun a new life: the records of the one before are those of the
-    /// instance that attaches now.
+    /// The host of a service has a new instance, which inherits the records of the earlier instance.
     Inherited {
-        /// Its name.
+        /// The name of the service.
         service: String,
-        /// The number of its instance.
+        /// The instance number.
         instance: String,
-        /// The number of the instance of before.
+        /// The number of the earlier instance.
         earlier: String,
-        /// Connections with a record.
+        /// Number of connections with a record.
         connections: usize,
     },
-    /// The control stream of a service has ended; its records are kept for a while.
+    /// The control stream of a service has ended; the records stay for the retention time.
     Detached {
-        /// Its name.
+        /// The name of the service.
         service: String,
-        /// The number of its instance.
+        /// The instance number.
         instance: String,
-        /// Why.
+        /// The reason.
         reason: String,
-        /// Datagrams that were recorded until now.
+        /// Number of the session's segments with payload or FIN.
         segments: u64,
-        /// Datagrams that were not taken: not ours, with a wrong tag, damaged, or of no known
-        /// connection.
+        /// Number of rejected datagrams: malformed, with a wrong tag, damaged, or of no known connection.
         refused: u64,
     },
-    /// The records of a service that has ended, or been away for too long, are gone.
+    /// The records of a service are dropped: the service has ended, or was absent for longer than the retention
+    /// time.
     Forgotten {
-        /// Its name.
+        /// The name of the service.
         service: String,
-        /// The number of its instance.
+        /// The instance number.
         instance: String,
     },
-    /// Who connected is no service of ours, or does not behave.
+    /// A connection was refused: the peer has no accepted key, or violates the protocol.
     Refused {
-        /// From where.
+        /// The address of the peer.
         from: SocketAddr,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// So many were refused besides, too many to name each.
+    /// Refusals beyond the number of events per second.
     RefusedMore {
-        /// How many.
+        /// Number of refusals.
         count: u64,
     },
     /// The key file was read again.
     KeysChanged,
     /// A failure that does not end the logger.
     Warning {
-        /// What, in a word.
+        /// The kind of failure.
         code: Code,
-        /// And in more.
+        /// The failure in words, for people.
         reason: String,
     },
-    /// It ends.
+    /// The logger ends.
     Stopping,
 }
 
@@ -296,11 +294,11 @@ impl fmt::Display for Event {
     }
 }
 
-/// Refusals, which anybody can bring about: so many a second are named.
+/// Most refusals per second with an event each: any peer can cause refusals.
 const NAMED: u64 = 5;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Holds refusals back that come too fast.
+/// Limits the rate of events about refusals.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     since: Option<Instant>,
@@ -308,7 +306,7 @@ pub(super) struct Refusals {
 }
 
 impl Refusals {
-    /// The event, if it is to be told.
+    /// The event, if the rate allows one.
     pub(super) fn refused(
         &mut self,
         from: SocketAddr,
@@ -320,7 +318,7 @@ impl Refusals {
         (self.count <= NAMED).then_some(Event::Refused { from, reason })
     }
 
-    /// What was held back, once a second.
+    /// The number of refusals without an event, once a second.
     pub(super) fn rest(&mut self, now: Instant) -> Option<Event> {
         self.since
             .filter(|since| now.duration_since(*since) >= SECOND)?;

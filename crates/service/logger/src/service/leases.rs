@@ -1,4 +1,4 @@
-//! Who may speak for a service: the loop's side of the crate `lease`.
+//! Permission to send for a service: the loop's side of the crate `lease`.
 
 mod lease_store;
 
@@ -16,24 +16,24 @@ use super::{
     client::{ClientError, Over},
 };
 
-/// How often it is looked whether a decision is on the disk that somebody waits for.
+/// Interval of looks for a stored decision while a client waits.
 const STORE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Who decides, and what it has decided.
+/// The granter, and the store of the granter's decisions.
 pub(super) struct Leases {
     pub(super) granter: Granter,
-    /// Where that is kept, if anything is.
+    /// The store, if there is a directory.
     store: Option<LeaseStore>,
-    /// The state of the store in which the newest decision about a service is.
+    /// The state of the store that holds the newest decision about a service.
     waits_for: BTreeMap<String, u64>,
-    /// What is known to be in it about services.
+    /// Records of services that are known to be stored.
     on_disk: BTreeMap<String, Record>,
     told: bool,
 }
 
 impl Leases {
-    /// With a directory, one that remembers. Else what was granted does not outlive it, so the next one
-    /// waits until all of that must be over.
+    /// Leases with a directory persist. Without a directory all grants are lost with the process; so the next
+    /// process waits until all grants must have expired.
     pub(super) fn new(
         term: Option<Duration>,
         directory: Option<&Path>,
@@ -71,7 +71,7 @@ impl Leases {
         holder.is_some_and(|(_, holder)| holder == instance)
     }
 
-    /// Whether another one serves instead of this instance.
+    /// Whether another instance serves instead of this instance.
     pub(super) fn is_over(&self, service: &str, instance: u64) -> bool {
         self.granter.is_over(service, instance)
     }
@@ -81,7 +81,7 @@ impl Leases {
         self.granter.unserved_since(service, now)
     }
 
-    /// Whether the last decision about a service would outlive us, if anything does.
+    /// Whether the last decision about a service is stored, if there is a store.
     pub(super) fn is_kept(&self, service: &str) -> bool {
         let (waits_for, store) = (self.waits_for.get(service), self.store.as_ref());
         let kept = store.map_or(u64::MAX, LeaseStore::kept);
@@ -97,8 +97,8 @@ impl Leases {
         self.granter.record_speech(service, now);
     }
 
-    /// The answer to a request, if there is one, and whether it may be told now: else when [`Leases::is_kept`],
-    /// because what has changed is kept before.
+    /// The response to a request, if any, and whether the response may leave now. Otherwise the response leaves
+    /// when [`Leases::is_kept`], because a change is stored first.
     fn answer(&mut self, now: Duration, request: &LeaseRequest) -> Option<(Response, bool)> {
         if self.is_kept(&request.service)
             && let Some(record) = self.granter.record(&request.service)
@@ -121,9 +121,9 @@ impl Leases {
         Some((Response::Lease(meanwhile.unwrap_or(answer)), is_safe))
     }
 
-    /// What a host is told that serves, while the disk does not take what has been decided since: a lease in its
-    /// epoch, if the disk says that it has one. Whoever reads that after us waits for the end of such leases, and a
-    /// permission without end is what would have to be noted first.
+    /// The interim answer to the serving host while a newer decision is not stored: a lease in the host's epoch, if
+    /// the stored record has a lease of this host. The next logger reads the stored record and waits for the end of
+    /// such leases. A permission without end must be stored first.
     fn meanwhile(&self, service: &str, answer: LeaseAnswer) -> Option<LeaseAnswer> {
         let known = self.on_disk.get(service)?;
         let holds = known.holder.is_some_and(|(_, it)| it == answer.instance);
@@ -142,7 +142,7 @@ impl Leases {
 }
 
 impl Service {
-    /// A host asks whether it may speak.
+    /// A host asks for permission to send.
     pub(super) fn lease(
         &mut self,
         at: usize,
@@ -155,7 +155,7 @@ impl Service {
         let answer = leases.answer(now, request);
         let after = leases.granter.holder(&request.service);
         let client = &mut self.clients[at];
-        // What it was to be told before says less.
+        // The new answer replaces a withheld answer.
         client.withheld = None;
         client.asks = Some((request.instance, now));
         client.serves = matches!(request.standing, Standing::Holds { .. });
@@ -194,7 +194,7 @@ impl Service {
         }
     }
 
-    /// The operator says that the host which holds a service is gone for good.
+    /// The operator declares the holder of a service dead.
     pub(super) fn give_up(
         &mut self,
         at: usize,
@@ -234,18 +234,18 @@ impl Service {
         Ok(())
     }
 
-    /// Whoever waits for a decision to be kept is told when it is: clients may wait for a host that does.
+    /// Sends the withheld responses of stored decisions: clients may wait for the host that gets a response.
     pub(super) fn tell_kept(&mut self) {
         for client in &mut self.clients {
             let kept = |(service, _): &mut (String, Response)| self.leases.is_kept(service);
             if let Some((_, answer)) = client.withheld.take_if(kept) {
-                // A stream that is broken is found to be when it is read from.
+                // A broken stream is found at the next read.
                 let _ = client.say(&answer);
             }
         }
     }
 
-    /// How often to look for that, while somebody waits for it.
+    /// The interval of [`Service::tell_kept`] while a response is withheld.
     pub(super) fn kept_due(&self) -> Option<Duration> {
         let waits = self.clients.iter().any(|client| client.withheld.is_some());
         waits.then_some(STORE_POLL_INTERVAL)

@@ -16,13 +16,13 @@ use crate::{
     link::Sessions,
 };
 
-/// How long what is left is waited for at the end.
+/// Longest wait for the writer at the end.
 const LOG_FINISH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Bytes of a file of the log; a batch more is possible.
+/// Size of a log file, bytes; the last batch may exceed the size.
 const SEGMENT_SIZE: u64 = 64 << 20;
 
 impl Service {
-    /// Gives the writer something to do, if it has nothing to do.
+    /// Gives an idle writer the next order.
     pub(super) fn order(&mut self, now: Duration) {
         if let Some(writer) = &self.writer
             && let Some(order) = self.out.next_order(&self.sessions, now)
@@ -32,7 +32,7 @@ impl Service {
         }
     }
 
-    /// Hears what the writer has done, and whether it takes too long.
+    /// Handles reports of the writer, and checks whether the writer takes too long.
     pub(super) fn look_after_log(&mut self, tell: &mut dyn FnMut(&Event)) {
         while let Some(report) = self.writer.as_mut().and_then(Writer::report) {
             self.reported(report, tell);
@@ -62,7 +62,7 @@ impl Service {
         self.order(self.now());
     }
 
-    /// Writes what is still to be written.
+    /// Writes all waiting entries.
     pub(super) fn finish(&mut self, tell: &mut dyn FnMut(&Event)) {
         let deadline = Instant::now() + LOG_FINISH_TIMEOUT;
         self.order(self.now());
@@ -70,7 +70,7 @@ impl Service {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.writer.as_ref().and_then(|writer| writer.wait(left)) {
                 Some(report) => self.reported(report, tell),
-                // A disk that does not answer must not keep us from ending.
+                // A disk that hangs must not delay the end.
                 None => return,
             }
         }
@@ -80,7 +80,7 @@ impl Service {
     }
 }
 
-/// Takes the directory, and reads the log in it.
+/// Locks the directory, and reads the log.
 pub(super) fn open_log(
     directory: &Path,
     sessions: &mut Sessions,

@@ -1,8 +1,8 @@
-//! The logger's numbers, as metrics.
+//! The metrics of the logger.
 //!
-//! The loop leaves them where the thread of the endpoint finds them, once a second and only if there is
-//! an endpoint: a few numbers of each session, never a look at a connection. Nobody who asks can keep
-//! datagrams waiting, and numbers that are old tell that the loop hangs.
+//! Once a second, and only with an endpoint, the loop leaves a snapshot for the endpoint's thread: a few numbers of
+//! each session, never a look at a connection. So no request for metrics delays datagrams, and an old snapshot
+//! shows that the loop hangs.
 
 use std::{
     collections::BTreeMap,
@@ -20,10 +20,10 @@ use crate::{
     link::LinkStatistics,
 };
 
-/// The loop comes by once a second. After this time it hangs.
+/// The loop makes a snapshot once a second. The loop hangs if the snapshot is older than this.
 const SNAPSHOT_MAX_AGE: Duration = Duration::from_secs(5);
 
-/// What was told, by kind.
+/// Number of events by kind.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Events(Arc<Mutex<BTreeMap<&'static str, u64>>>);
 
@@ -33,7 +33,7 @@ impl Events {
     }
 }
 
-/// What nobody needs but those who are shown it.
+/// Counts that only the metrics need.
 #[derive(Debug)]
 pub(super) struct Counts {
     events: Events,
@@ -56,12 +56,12 @@ impl Counts {
         self.events.clone()
     }
 
-    /// The writer was told to do this.
+    /// The writer got this order.
     pub(super) fn ordered(&mut self, order: &Order) {
         self.ordered = matches!(order, Order::Write(_)).then(Instant::now);
     }
 
-    /// The writer has done it.
+    /// The writer has carried out the order.
     pub(super) fn committed(&mut self) {
         if let Some(ordered) = self.ordered.take() {
             self.commits.observe(ordered.elapsed().as_secs_f64());
@@ -79,7 +79,7 @@ struct OfSession {
     half_open: usize,
     link: LinkStatistics,
     journal: journal::Statistics,
-    /// What a server with state was told, and images of it, bytes.
+    /// Determinants of a server with state, and images of the server, bytes.
     determinants: u64,
     images: u64,
 }
@@ -100,14 +100,14 @@ struct Snapshot {
     events: BTreeMap<&'static str, u64>,
 }
 
-/// Where others find the numbers.
+/// The snapshot, shared with the endpoint.
 pub(super) struct Shown {
     latest: Arc<Mutex<Option<Snapshot>>>,
     _running: ::metrics::Running,
 }
 
 impl Shown {
-    /// At this address, if there is to be one.
+    /// Metrics at this address, if any.
     pub(super) fn at(address: Option<SocketAddr>) -> Result<Option<Self>, ServiceError> {
         let Some(address) = address else {
             return Ok(None);
@@ -125,12 +125,12 @@ impl Shown {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is in there is whole whatever happened to who held it.
+    // The data are valid after a panic of another thread, too.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Service {
-    /// Leaves the numbers for who is interested.
+    /// Makes a snapshot for the endpoint.
     pub(super) fn show(&self) {
         if let Some(shown) = &self.shown {
             *lock(&shown.latest) = Some(self.snapshot());
@@ -196,7 +196,7 @@ const EVENTS: [&str; 19] = [
     "stopping",
 ];
 
-/// As its JSON has it; those that stand for more are counted as what they stand for.
+/// The event's name as in JSON. An event that sums up others has the name of these others.
 const fn kind(event: &Event) -> &'static str {
     match event {
         Event::Listening { .. } => "listening",

@@ -1,19 +1,19 @@
-//! The one thing for which no safe crate has a function: UDP without checksums.
+//! UDP without checksums: no safe crate has a function for these socket options.
 //!
-//! The datagrams of the link have none: what they carry has its own, and the programs in the kernel
-//! at the other end could neither make one without reading all bytes, nor read one that the kernel
-//! has left unfinished.
+//! The datagrams of the link have no UDP checksum, because the content has a checksum already. The BPF programs at
+//! the other end could neither compute a UDP checksum without reading all bytes, nor read a checksum that the
+//! kernel has left unfinished.
 
 use std::{io, net::UdpSocket, os::fd::AsRawFd};
 
 use libc::{c_int, socklen_t};
 
-/// Makes a UDP socket one of the log link, at either end: the checksums of what is sent are switched
-/// off, and what has none is taken (which over IPv4 everybody does). Nor are datagrams joined: the
-/// kernel does that only with those that have a checksum.
+/// Prepares a UDP socket for either end of the log link: the socket sends without checksums, and accepts datagrams
+/// without checksums (as all IPv4 sockets do). GRO is off, because the kernel joins only datagrams that have a
+/// checksum.
 ///
 /// # Errors
-/// The socket is of the other family.
+/// The socket belongs to the other address family.
 pub fn without_checksums(socket: &UdpSocket, v6: bool) -> io::Result<()> {
     if v6 {
         set(socket, libc::IPPROTO_UDP, libc::UDP_NO_CHECK6_TX, 1)?;

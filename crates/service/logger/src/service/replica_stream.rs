@@ -1,4 +1,4 @@
-//! The loop's side of those who follow a service.
+//! The loop's side of the replicas of a service.
 
 use protocol::control::{Edition, Response};
 
@@ -6,7 +6,7 @@ use super::{Service, client::ClientError};
 use crate::link::Replication;
 
 impl Service {
-    /// Somebody wants to hear what the processes of a service are told.
+    /// A hot standby replicates the determinants of a service.
     pub(super) fn follow(
         &mut self,
         at: usize,
@@ -48,7 +48,7 @@ impl Service {
                 && let Some(message) = replication.next(&self.sessions, client.key_name())
             {
                 if client.say(&message).is_err() {
-                    break; // it is found to be gone when it is read from
+                    break; // the next read finds the broken stream
                 }
             }
             client.replication = Some(replication);

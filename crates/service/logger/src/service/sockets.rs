@@ -1,4 +1,4 @@
-//! The sockets of one address: where control streams come in, and the datagrams of the link.
+//! The sockets of an address: for control streams, and for the datagrams of the link.
 
 use std::{
     io::{self, IoSliceMut},
@@ -12,14 +12,14 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::no_checksum::without_checksums;
 use crate::link::Peer;
 
-/// Datagrams that are read at a time.
+/// Datagrams per read.
 pub(super) const BATCH: usize = 32;
-/// Room for one: more than the longest.
+/// Space for a datagram: more than the longest.
 const DATAGRAM_BYTES_MAX: usize = 64 * 1024;
-/// What the kernel may hold of datagrams that we have not read, bytes. A frame that finds no room
-/// there is lost, and the client's TCP takes that for congestion.
+/// Limit of unread datagrams in the kernel, bytes. A datagram beyond the limit is lost, and the client's TCP takes
+/// the loss for congestion.
 const RECEIVE_BUFFER: usize = 32 << 20;
-/// Control streams that wait to be accepted.
+/// Limit of control streams that wait for accept.
 const ACCEPT_BACKLOG: i32 = 128;
 
 /// The two sockets of an address.
@@ -31,7 +31,7 @@ pub(super) struct Sockets {
 }
 
 impl Sockets {
-    /// Binds both to the same port; to one that is free, if that is 0.
+    /// Binds both sockets to the same port; for port 0, to a free port.
     pub(super) fn bind(address: SocketAddr) -> io::Result<Self> {
         let listener = socket(address, Type::STREAM, Protocol::TCP)?;
         listener.set_reuse_address(true)?;
@@ -65,8 +65,7 @@ impl Sockets {
         &self.datagrams
     }
 
-    /// Reads datagrams, up to [`BATCH`] of them at a time, and hands each to `take`. Answers how many times there was
-    /// one.
+    /// Reads up to [`BATCH`] buffers, and hands each datagram to `take`. Returns the number of buffers.
     pub(super) fn receive(
         &self,
         via: usize,
@@ -88,7 +87,7 @@ impl Sockets {
                 local: meta.dst_ip.unwrap_or(self.local.ip()),
                 address: without_flow(meta.addr),
             };
-            // One of length 0 is a datagram, too.
+            // A datagram of length 0 counts, too.
             for datagram in bytes[..meta.len.min(DATAGRAM_BYTES_MAX)].chunks(meta.stride.max(1)) {
                 take(peer, datagram);
             }
@@ -96,7 +95,7 @@ impl Sockets {
         Ok(count)
     }
 
-    /// Sends a datagram. One that finds no room is lost like one on the way.
+    /// Sends a datagram. Without space in the socket the datagram counts as lost on the way.
     pub(super) fn send(&self, to: Peer, datagram: &[u8]) -> io::Result<()> {
         let transmit = Transmit {
             destination: to.address,
@@ -115,7 +114,7 @@ impl Sockets {
     }
 }
 
-/// Where datagrams are read to. Used again and again.
+/// Space for received datagrams, reused.
 pub(super) struct Buffers {
     bytes: Vec<u8>,
     meta: [RecvMeta; BATCH],
@@ -144,7 +143,7 @@ trait WithScope {
 }
 
 impl WithScope for SocketAddr {
-    /// A link-local address means something only on its interface.
+    /// A link-local address is valid only with the interface.
     fn with_scope_of(mut self, other: SocketAddr) -> Self {
         if let (Self::V6(this), Self::V6(other)) = (&mut self, other) {
             this.set_scope_id(other.scope_id());

@@ -21,11 +21,9 @@ use super::{
 };
 use crate::link::{Greeting, Inherited};
 
-/// Control streams at a time, those included that have not proven to have a key: well below the
-/// usual limit of descriptors.
+/// Limit of control streams, streams without a proven key included: well below the usual limit of descriptors.
 const MAX_CLIENTS: usize = 512;
-/// How often datagrams are read before a barrier is answered in any case: more than the sockets can
-/// hold of any size.
+/// Limit of reads before the answer to a barrier: more than the sockets can hold of datagrams of any size.
 const DRAIN: usize = 256;
 
 impl Service {
@@ -36,7 +34,7 @@ impl Service {
                 let (stream, remote) = match sockets.listener.accept() {
                     Ok(accepted) => accepted,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    // Gone again, or we have too many descriptors: the next look will tell.
+                    // The peer has closed already, or descriptors are used up: the next loop iteration tries again.
                     Err(_) => break,
                 };
                 if self.clients.len() >= MAX_CLIENTS {
@@ -47,7 +45,7 @@ impl Service {
                         .for_each(&mut *tell);
                     continue;
                 }
-                // It may come with a key that was added just now.
+                // The stream may use a key that was added a moment ago.
                 reload(&mut self.keys, tell);
                 match Client::accept(stream, remote, via, Arc::clone(&self.keys), now) {
                     Ok(client) => self.clients.push(client),
@@ -60,10 +58,10 @@ impl Service {
         }
     }
 
-    /// Reads from the clients that have something to say, and answers.
+    /// Reads from the ready clients, and responds.
     pub(super) fn hear(&mut self, ready: &[bool], tell: &mut dyn FnMut(&Event)) {
-        // Those that were accepted since are heard next time. Who serves is heard before who would: if we
-        // have slept, nobody loses a service for it.
+        // Streams accepted meanwhile come in the next loop iteration. Serving hosts come before candidates: a pause
+        // of the logger must not cost a serving host the service.
         let heard = 0..ready.len().min(self.clients.len());
         let (first, then): (Vec<usize>, Vec<usize>) =
             heard.partition(|at| self.clients[*at].serves);
@@ -73,7 +71,7 @@ impl Service {
                 gone.push((at, error));
             }
         }
-        // From the last on: one that goes is replaced by the last.
+        // From the last: a removed client is replaced by the last client.
         gone.sort_by_key(|(at, _)| Reverse(*at));
         for (at, error) in gone {
             self.dismiss(at, &error, tell);
@@ -149,7 +147,7 @@ impl Service {
         Ok(())
     }
 
-    /// Records the datagrams that have come, as many as the sockets can hold.
+    /// Records the waiting datagrams, as many as the sockets can hold.
     fn drain(&mut self, tell: &mut dyn FnMut(&Event)) {
         for _ in 0..DRAIN * super::BATCHES {
             let (_, more) = self.batch(tell);
@@ -189,7 +187,7 @@ impl Service {
             }
         };
         if self.leases.is_over(&attach.service, instance) {
-            // It may not have heard yet. Records of its own would be taken for the newest.
+            // The host may not know yet. A new session of this host would count as the newest session.
             let message = format!("{} is served by another host", attach.service);
             return self.clients[at].say(&Response::Error {
                 code: ErrorCode::StillServed,
@@ -197,7 +195,7 @@ impl Service {
             });
         }
         let inherited = self.inherit(at, attach, tell)?;
-        // The older stream of the same instance, or of the life before, is not heard any more.
+        // An older stream of the instance, or of the inherited instance, gets no more requests.
         let older = [Some(instance), inherited.map(|earlier| earlier.instance)];
         for client in &mut self.clients {
             if client.instance.is_some() && older.contains(&client.instance) {
@@ -240,8 +238,8 @@ impl Service {
         })
     }
 
-    /// The records of an earlier life of the service's host become those of its instance, if they are
-    /// asked for and there are any.
+    /// Moves the records of an earlier instance to the new instance, if the attachment asks for that and there are
+    /// records.
     fn inherit(
         &mut self,
         at: usize,
@@ -251,7 +249,7 @@ impl Service {
         if !attach.inherit {
             return Ok(None);
         }
-        // If we have slept, others are not silent: they have not been heard.
+        // After a pause of the logger other hosts only seem silent: read their datagrams first.
         self.drain(tell);
         let now = self.now();
         let client = &mut self.clients[at];
@@ -271,7 +269,7 @@ impl Service {
         Ok(inherited?)
     }
 
-    /// A control stream has ended, or has to.
+    /// Ends a control stream.
     pub(super) fn dismiss(&mut self, at: usize, why: &ClientError, tell: &mut dyn FnMut(&Event)) {
         let client = self.clients.swap_remove(at);
         let Some(instance) = client.instance else {
@@ -299,7 +297,7 @@ impl Service {
         }
     }
 
-    /// What the services must hear of, unasked.
+    /// Sends the notices to the services.
     pub(super) fn tell_notices(&mut self) {
         for client in &mut self.clients {
             let session = client.instance.and_then(|i| self.sessions.get_mut(i));
@@ -308,14 +306,14 @@ impl Service {
                 && let Some(notice) = session.notice()
             {
                 if client.say(&notice).is_err() {
-                    // It is found to be gone when it is read from.
+                    // The next read finds the broken stream.
                     break;
                 }
             }
         }
     }
 
-    /// Answers the barriers before which all is written.
+    /// Answers the barriers whose earlier entries are all written.
     pub(super) fn answer_barriers(&mut self) {
         while let Some((instance, token)) = self.out.drained() {
             let asks = |client: &&mut Client| client.instance == Some(instance);
@@ -337,7 +335,7 @@ impl Service {
     }
 }
 
-/// The version of the mirror frame for a host that attaches. The version of the link comes with its keys.
+/// The version of the mirror frame for a host that attaches. The version of the link comes with the link keys.
 fn common_versions(attach: &Attach) -> Result<u8, ClientError> {
     if link::VERSIONS.agree(attach.link).is_none() {
         return Err(ClientError::LinkVersion(attach.link));

@@ -1,17 +1,17 @@
-//! Telling the clients of a service that no host serves (FT-TCP IV.E.1).
+//! Zero-window ACKs to the clients of a service without a serving host (FT-TCP IV.E.1).
 //!
-//! Between two epochs nobody may speak for a service but its granter. A client that is not answered gives
-//! up at last; so, when that has lasted for [`ZERO_WINDOW_DELAY`], each is told that all that is recorded has
-//! arrived and that there is no room now, and again after [`ZERO_WINDOW_INTERVAL`]: a few at a time, datagrams and
-//! leases come first. The next epoch is granted when the last of that has left ([`lease::Granter::record_speech`]), and
-//! whoever serves then opens the windows.
+//! Between two epochs only the granter may send for a service. A client without any answer gives up in the end. So
+//! after [`ZERO_WINDOW_DELAY`] each client gets an ACK of all recorded bytes with a zero window, and again after
+//! [`ZERO_WINDOW_INTERVAL`]. Each loop iteration serves a few clients, because datagrams and leases come first. The
+//! next epoch is granted when the last of these ACKs has left ([`lease::Granter::record_speech`]); the next holder
+//! then opens the windows.
 //!
-//! That is for who asks for it (`--zero-window-acks`): a packet may wait in this host for the link-layer address of
-//! its next hop, for up to three seconds, and leave when another speaks already. It says nothing wrong then, but
-//! closes a window for a moment.
+//! Only with `--zero-window-acks`: a packet may wait in this host for the link-layer address of the next hop, for
+//! up to three seconds, and leave when another host already sends. Such a late packet is correct, but closes a
+//! window for a moment.
 //!
-//! The packets have the service's address as their source, which is not ours: that takes raw sockets, and so
-//! `CAP_NET_RAW`, and a network that lets such packets pass. Without them nothing else changes.
+//! The packets have the service's address as source, which this host does not have. Raw sockets are needed, hence
+//! `CAP_NET_RAW`, and a network that lets such packets pass. Without raw sockets all else works as before.
 
 use std::{
     collections::BTreeMap,
@@ -26,42 +26,41 @@ use wire::FlowId;
 
 use super::{Code, Event, Service};
 
-/// How long nobody serves before clients are told: what takes no longer is covered by their
-/// retransmissions.
+/// Time without a serving host before clients get ACKs: retransmissions of the clients cover a shorter time.
 const ZERO_WINDOW_DELAY: Duration = Duration::from_secs(1);
-/// Between two words to a client: nobody answers its questions for room, and it gives up when some are not
-/// answered, if late (Linux after 15 of them).
+/// Interval of ACKs to a client: the client's window probes are not answered, and a client gives up late after some
+/// unanswered probes (Linux after 15).
 const ZERO_WINDOW_INTERVAL: Duration = Duration::from_secs(5);
-/// Connections that are looked at in one turn of the loop, and the pause after that: 10,000 take 0.2 s.
+/// Connections per loop iteration, and the pause afterwards: 10,000 connections take 0.2 s.
 const AT_A_TIME: usize = 64;
 const SCAN_PAUSE: Duration = Duration::from_millis(1);
-/// How soon is looked again whether what is to be written has been.
+/// Interval of looks for the end of a write to the log.
 const DISK_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What was told to whom.
+/// The sender of zero-window ACKs.
 pub(super) struct Unserved {
-    /// `None`: that is not wanted.
+    /// `None` without `--zero-window-acks`.
     sockets: Option<Result<Raw, io::Error>>,
     /// By service.
     rounds: BTreeMap<String, Round>,
     told: u64,
 }
 
-/// One word to each client of a service.
+/// One ACK to each client of a service.
 struct Round {
-    /// When it goes on.
+    /// Time at which the round continues.
     next: Duration,
-    /// When it began.
+    /// Start of the round.
     begun: Duration,
-    /// The last connection that was looked at.
+    /// The last connection that was served.
     at: Option<FlowId>,
     told: usize,
-    /// The first one is an event.
+    /// Only the first round with an ACK makes an event.
     is_first: bool,
 }
 
 impl Unserved {
-    /// One who tells clients, if that is wanted.
+    /// A sender, with sockets if `wanted`.
     pub(super) fn new(wanted: bool) -> Self {
         Self {
             sockets: if wanted { Some(Raw::open()) } else { None },
@@ -70,7 +69,7 @@ impl Unserved {
         }
     }
 
-    /// Why nobody will be told anything, if so.
+    /// The warning that the raw sockets are missing.
     pub(super) fn trouble(&self) -> Option<Event> {
         let error = self.sockets.as_ref()?.as_ref().err()?;
         let reason = format!(
@@ -80,14 +79,14 @@ impl Unserved {
         Some(Event::Warning { code, reason })
     }
 
-    /// Words so far.
+    /// Number of ACKs.
     pub(super) const fn told(&self) -> u64 {
         self.told
     }
 }
 
 impl Service {
-    /// When [`Service::tell_unserved`] has something to do, if nothing comes.
+    /// Time of the next work of [`Service::tell_unserved`] without new input.
     pub(super) fn unserved_due(&self) -> Option<Duration> {
         self.unserved.sockets.as_ref()?.as_ref().ok()?;
         let due = self.leases.leased().map(|(service, over)| {
@@ -97,7 +96,7 @@ impl Service {
         due.min()
     }
 
-    /// Tells some of the clients that are to be told.
+    /// Sends ACKs to some of the clients that are due.
     pub(super) fn tell_unserved(&mut self, tell: &mut dyn FnMut(&Event)) {
         let now = self.now();
         let leases = &self.leases;
@@ -136,7 +135,7 @@ impl Service {
             round.next = now + ZERO_WINDOW_INTERVAL;
             return None;
         };
-        // What is acknowledged is never sent again.
+        // Clients never retransmit acknowledged bytes: only durable bytes are acknowledged.
         if !session.is_written(&self.out) || !self.leases.is_kept(service) {
             return None;
         }
@@ -166,7 +165,7 @@ impl Service {
 }
 
 impl Round {
-    /// All have been looked at.
+    /// All connections have been served.
     fn end(&mut self, service: &str, now: Duration) -> Option<Event> {
         let event = (self.is_first && self.told > 0).then(|| Event::Unserved {
             service: service.to_owned(),
@@ -189,7 +188,7 @@ struct Raw {
 impl Raw {
     fn open() -> io::Result<Self> {
         let socket = |family| {
-            // With this protocol the header is ours.
+            // With this protocol the sender provides the IP header.
             let whole = RawProtocol::new(libc::IPPROTO_RAW.unsigned_abs());
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let protocol = whole.map(Protocol::from_raw);

@@ -1,4 +1,4 @@
-//! The thread with the files: a commit that waits for a disk must not keep datagrams waiting.
+//! The thread that writes the log: datagrams must not wait for a disk.
 
 use std::{
     io::{self, Read, Write},
@@ -16,18 +16,18 @@ use wal::{Batch, Log};
 use super::disk::Disk;
 use crate::durable::{Order, write};
 
-/// What the writer has done.
+/// The result of an order.
 #[derive(Debug)]
 pub(super) enum Report {
-    /// [`Order::Write`]; the batch comes back to be used again.
+    /// Result of [`Order::Write`], with the batch for reuse.
     Written(Batch),
-    /// [`Order::Restart`]; the segment that is written to.
+    /// Result of [`Order::Restart`]: the current log file.
     Restarted(u64),
-    /// Neither. What there was has been removed, as far as possible: it is not to be believed.
+    /// An order failed. The old log has been removed as far as possible, lest a later reading trust the log.
     Failed(String),
 }
 
-/// Our side of the thread.
+/// The loop's side of the thread.
 pub(super) struct Writer {
     orders: Sender<Order>,
     reports: Receiver<Report>,
@@ -54,33 +54,33 @@ impl Writer {
         })
     }
 
-    /// Ends the thread, which has nothing to do, and gives the directory free.
+    /// Ends the idle thread, and frees the directory.
     pub(super) fn end(self) {
         drop(self.orders);
-        // It does not panic; if it did, that would not be worth another one.
+        // The thread does not panic; a panic there must not cause a panic here.
         let _ = self.thread.join();
     }
 
     pub(super) fn order(&self, order: Order) {
-        // The thread ends only when this is dropped, or by a panic: then no report comes, and that
-        // is found to take too long.
+        // The thread ends only when `self` is dropped, or by a panic. After a panic no report comes, and the commit
+        // counts as too slow.
         let _ = self.orders.send(order);
     }
 
-    /// The next report, if there is one.
+    /// The next report, if any.
     pub(super) fn report(&mut self) -> Option<Report> {
         let mut bytes = [0; 64];
         while self.woken.read(&mut bytes).is_ok_and(|len| len > 0) {}
         self.reports.try_recv().ok()
     }
 
-    /// The next report, if one comes in this time.
+    /// The next report, if a report comes within `most`.
     pub(super) fn wait(&self, most: Duration) -> Option<Report> {
         self.reports.recv_timeout(most).ok()
     }
 }
 
-/// Can be read when there is a report.
+/// Readable when there is a report.
 impl AsFd for Writer {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.woken.as_fd()
@@ -95,7 +95,7 @@ fn run(log: Log<Disk>, orders: &Receiver<Order>, reports: &Sender<Report>, mut w
         if reports.send(report).is_err() {
             return;
         }
-        // If there is no room, others have woken it.
+        // A full socket contains earlier wake-ups.
         let _ = wake.write(&[1]);
     }
 }

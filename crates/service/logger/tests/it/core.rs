@@ -46,7 +46,7 @@ fn greeting(number: u8) -> Greeting {
     }
 }
 
-/// A logger, and the serving host at the other end of its link.
+/// A logger, and the serving host at the other end of the link.
 struct Link {
     sessions: Sessions,
     host: Host,
@@ -111,7 +111,7 @@ impl Link {
         self.take(&datagram);
     }
 
-    /// What the record says that a client sent.
+    /// The input of a client in the record.
     fn read(&mut self, flow: FlowId) -> Vec<u8> {
         let first = self.host.connections[&flow].client_isn + 1;
         let mut all = Vec::new();
@@ -129,7 +129,7 @@ impl Link {
         }
     }
 
-    /// No ACK has run ahead of the record, and the record holds what was sent.
+    /// No ACK has run ahead of the record, and the record has the bytes of the clients.
     fn check(&mut self) {
         let flows: Vec<FlowId> = self.host.connections.keys().copied().collect();
         for flow in flows {

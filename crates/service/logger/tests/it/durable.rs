@@ -1,5 +1,5 @@
-//! The durable log under a logger that dies at any step, on a storage that keeps what it likes of
-//! what was not made durable, or fails.
+//! The durable log under a logger that dies at any step, on a storage that keeps any part of the unsynced data, or
+//! fails.
 
 mod crashes;
 mod former;
@@ -29,7 +29,7 @@ use crate::host::{Host, attach, frame};
 const INSTANCE: u64 = 5;
 const KEEP: Duration = Duration::from_secs(600);
 const PID: RpcHandler = RpcHandler::new(1);
-/// So small that it is full often.
+/// A small size, to fill log files often.
 const SEGMENT: u64 = 3000;
 
 fn peer() -> Peer {
@@ -40,20 +40,20 @@ fn peer() -> Peer {
     }
 }
 
-/// A logger with a log, and its serving host, which outlives it.
+/// A logger with a log, and a serving host that outlives the logger.
 struct World {
     sessions: Sessions,
     out: Outbox,
     log: Log<Simulated>,
-    /// What the writer is about.
+    /// The order of the writer.
     writing: Option<Job>,
     host: Host,
-    /// Lives of the logger.
+    /// Number of logger generations.
     lives: u64,
     now: Duration,
-    /// What the logger told of its log.
+    /// The logger's reports about the log.
     told: Vec<Change>,
-    /// What was acknowledged is durable.
+    /// All acknowledged records are durable.
     durable: bool,
     next_flow: u64,
     attach: Attach,
@@ -88,7 +88,7 @@ impl World {
         }
     }
 
-    /// Datagrams arrive, and the batch is at its end.
+    /// Datagrams arrive, and the batch ends.
     fn batch(&mut self, datagrams: &[Vec<u8>]) {
         for datagram in datagrams {
             self.sessions
@@ -124,7 +124,7 @@ impl World {
         Ok(())
     }
 
-    /// The ACKs that were let go.
+    /// The ACKs that have left.
     fn hear(&mut self) {
         for datagram in self.out.datagrams() {
             self.host.hear(datagram.bytes());
@@ -132,7 +132,7 @@ impl World {
         self.out.clear();
     }
 
-    /// The writer does what it was told, and may then have more to do.
+    /// The writer carries out the order, and may get another order.
     fn write(&mut self) {
         let Some(mut job) = self.writing.take() else {
             return;
@@ -153,14 +153,14 @@ impl World {
         self.order();
     }
 
-    /// All that waits is written.
+    /// Writes all waiting entries.
     fn write_all(&mut self) {
         while self.writing.is_some() {
             self.write();
         }
     }
 
-    /// The logger dies, with its host or without, and comes back.
+    /// The logger dies, with or without the host, and restarts.
     fn die(&mut self, with_host: bool) {
         let mut storage = self.log.storage().clone();
         let random = &mut self.host.random;
@@ -172,7 +172,7 @@ impl World {
         self.begin_with(storage);
     }
 
-    /// A logger begins with that log.
+    /// A logger starts with that log.
     fn begin_with(&mut self, storage: Simulated) {
         self.lives += 1;
         self.sessions = Sessions::new(AckPolicy::EachBatch, 1 << 30, KEEP);
@@ -189,7 +189,7 @@ impl World {
         self.check();
     }
 
-    /// What was acknowledged is there, and what is there is what was sent.
+    /// All acknowledged bytes are recorded, and all recorded bytes are the clients' bytes.
     fn check(&mut self) {
         let session = self.sessions.get_mut(INSTANCE).expect("attached");
         for (flow, connection) in &self.host.connections {
@@ -224,7 +224,7 @@ impl World {
         self.frame(flow, FrameKind::Closed(CloseReason::Finished), &[]);
     }
 
-    /// The server answers each client, and they all hear it.
+    /// The server responds to each client, and all clients receive the response.
     fn answer(&mut self) {
         let mut said = Vec::new();
         for (flow, connection) in &mut self.host.connections {
@@ -237,7 +237,7 @@ impl World {
         }
     }
 
-    /// The server notes some of what its clients have sent, or will: copies of that are not needed.
+    /// The server's read cursors advance, also ahead of the clients: segments before a cursor are not mirrored.
     fn note(&mut self) {
         let random = &mut self.host.random;
         for connection in self.host.connections.values_mut() {
@@ -266,7 +266,7 @@ impl World {
         FlowId(flow)
     }
 
-    /// What a serving host sends in a while, as it arrives.
+    /// The datagrams of a serving host for a while, on arrival.
     fn traffic(&mut self) {
         let mut datagrams = Vec::new();
         for _ in 0..3 {

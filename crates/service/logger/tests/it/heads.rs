@@ -1,4 +1,4 @@
-//! Heads of answers come by the link, and a moment later by the control stream.
+//! Response heads arrive by the link, and a moment later by the control stream.
 
 use std::time::Duration;
 
@@ -18,13 +18,13 @@ use crate::{
 
 const FLOW: FlowId = FlowId(1);
 
-/// A service of which one client has asked something, and what was said to it.
+/// A service with the request of a client, and the response.
 struct Asked {
     logger: Logger,
     host: Host,
 }
 
-/// An answer: its number, the server's packet.
+/// A response: the sequence number, and the server's packet.
 type Said = (SeqNumber, Vec<u8>);
 
 impl Asked {
@@ -44,7 +44,7 @@ impl Asked {
         self.host.connections[&FLOW].server_isn
     }
 
-    /// The head that this is comes by the link; the one before it ended at `after`.
+    /// The head of this response arrives by the link; the head before ended at `after`.
     fn by_link(&mut self, said: &Said, after: SeqNumber) {
         let keys = self.host.keys;
         let mut datagram = Vec::new();
@@ -62,7 +62,8 @@ impl Asked {
         self.logger.take(peer(1, 1000), &[datagram]);
     }
 
-    /// The digest of all of that comes by the link: its client has heard it, and the server has had `had` of its bytes.
+    /// The digest of all output arrives by the link: the client has received the output, and the server has `had`
+    /// bytes of input.
     fn digest_by_link(&mut self, digest: Digest, had: u32) {
         let connection = &self.host.connections[&FLOW];
         let packet = connection.packet(0, 0, wire::ChecksumMode::Full);
@@ -78,7 +79,7 @@ impl Asked {
         self.logger.take(peer(1, 1000), &[packet]);
     }
 
-    /// Writes also what is in no hurry.
+    /// Writes also entries that are not urgent.
     fn write(&mut self) {
         self.logger.now += Duration::from_secs(1);
         self.logger.write_all();
@@ -99,8 +100,8 @@ impl Asked {
         }
     }
 
-    /// All that are known, and where the client began to speak: how far the server had had it, and it had heard the
-    /// server.
+    /// All known digests, and the places where the client began to send: input of the server, and output received
+    /// by the client.
     fn digests(&mut self) -> (Vec<Digest>, Vec<(u32, u32)>) {
         let isn = self.host.connections[&FLOW].client_isn;
         let server = self.isn();
@@ -144,14 +145,14 @@ impl Asked {
         }
     }
 
-    /// How many bytes are recorded.
+    /// Number of recorded bytes.
     fn bytes(&self) -> usize {
         let session = self.logger.sessions.get(OLD).expect("there");
         let heads = session.journal().outstream_ranges(FLOW);
         heads.map(|(_, bytes)| bytes.len()).sum()
     }
 
-    /// How much of what was said is recorded in order.
+    /// Length of the output that is recorded in order.
     fn end(&mut self) -> Option<u32> {
         let first = self.isn() + 1;
         let end = self.summary().outstream_end?;
@@ -249,10 +250,10 @@ fn digests_that_came_by_the_link_are_in_the_record_and_in_the_log() {
     let all = [70_000, 80_000, 90_000].map(|next| asked.digest(next));
     asked.digest_by_link(all[0], 100);
     assert_eq!(asked.digests(), (vec![all[0]], vec![(100, 70_000)]));
-    // The client has not spoken there, but later.
+    // The client began to send not there, but later.
     asked.digest_by_link(all[1], 100);
     assert_eq!(asked.digests(), (vec![all[1]], vec![(100, 80_000)]));
-    // By the stream, where the client may not have heard so much.
+    // By the control stream, where the client may not have received all of the output.
     asked.digest_by_stream(90_000);
     let known = (vec![all[1], all[2]], vec![(100, 80_000)]);
     assert_eq!(asked.digests(), known);
@@ -263,7 +264,7 @@ fn digests_that_came_by_the_link_are_in_the_record_and_in_the_log() {
     }
 }
 
-/// While a client downloads, each digest takes the place of the one before, also in what is read from the log.
+/// During a download each digest replaces the digest before, also in a log that is read.
 #[test]
 fn a_record_that_is_read_again_has_no_more_digests_than_before() {
     let mut asked = Asked::new();
@@ -299,19 +300,19 @@ fn places_of_digests_are_copied_across_gigabytes() {
     let before = (asked.digests(), asked.bytes());
     asked.logger.restart();
     assert_eq!((asked.digests(), asked.bytes()), before);
-    // The first one is kept, for the client began to speak there.
+    // The first digest stays, because the client began to send there.
     let next = 1_600_000_000;
     asked.digest_by_stream(next);
     let all = [1 << 20, next].map(|next| asked.digest(next));
     assert_eq!(asked.digests().0, all);
 }
 
-/// A host of another life takes the key of the digests that there are. One of the version before tells none.
+/// The key of existing digests stays. Without digests the key of the next host counts.
 #[test]
 fn digests_keep_their_key() {
     let mut asked = Asked::new();
     for seed in [7, 8] {
-        // There is none yet.
+        // There is no digest yet.
         assert_eq!(asked.told_seed(seed), DigestSeed([seed, 0]));
     }
     let digest = asked.digest(70_000);

@@ -1,5 +1,5 @@
-//! A serving host without a kernel: connections with clients that send again what is not
-//! acknowledged, and what the programs in the kernel make of their packets.
+//! A serving host without a kernel: connections whose clients retransmit unacknowledged bytes, and the datagrams
+//! that the BPF programs make of the packets.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -14,7 +14,7 @@ use protocol::{
 use rand::{Rng, RngCore, SeedableRng, rngs::SmallRng};
 use wire::{ChecksumMode, Flags, FlowId, FlowKey, SegmentSpec, SeqNumber};
 
-/// What a service asks for.
+/// The request of a service.
 pub(crate) fn attach(instance: u64, udp_port: u16) -> Attach {
     Attach {
         instance,
@@ -29,7 +29,7 @@ pub(crate) fn attach(instance: u64, udp_port: u16) -> Attach {
     }
 }
 
-/// What a datagram is signed with.
+/// The signer of datagrams.
 pub(crate) fn signer<'a>(keys: &LinkKeys, key: &'a LinkKey) -> Signer<'a> {
     Signer {
         version: keys.version,
@@ -51,23 +51,23 @@ pub(crate) fn frame(flow: FlowId, kind: FrameKind, packet: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// One connection, seen from its client.
+/// A connection from the client's view.
 pub(crate) struct Connection {
     pub(crate) flow: FlowId,
     pub(crate) key: FlowKey,
     pub(crate) client_isn: SeqNumber,
     pub(crate) server_isn: SeqNumber,
-    /// All that the client will send. Then it sends a FIN.
+    /// All input of the client, before the FIN.
     pub(crate) data: Vec<u8>,
     /// The logger knows of the handshake.
     pub(crate) opened: bool,
-    /// So many sequence numbers after the SYN are recorded, the FIN's included.
+    /// Number of recorded sequence numbers after the SYN, FIN included.
     pub(crate) stable: usize,
-    /// What the newest ACK told beyond that.
+    /// Ranges in the newest ACK beyond `stable`.
     pub(crate) ranges: Vec<(usize, usize)>,
-    /// So many are in the server's notes: of those no copies are needed.
+    /// The read cursor: segments before need not be mirrored.
     pub(crate) noted: usize,
-    /// So many bytes the server has said, and the client has heard.
+    /// Bytes of output that the client has received.
     pub(crate) said: u32,
     counter: u64,
 }
@@ -110,7 +110,7 @@ impl Connection {
         self.client_isn + 1 + u32::try_from(at).expect("no 4 GiB")
     }
 
-    /// The client's packet with up to `len` bytes from `at` on, and the FIN if they are the last.
+    /// The client's packet with up to `len` bytes from `at` on, with the FIN after the last byte.
     pub(crate) fn packet(&self, at: usize, len: usize, mode: ChecksumMode) -> Vec<u8> {
         let end = (at + len).min(self.data.len());
         let mut flags = Flags::ACK;
@@ -133,7 +133,7 @@ impl Connection {
         bytes
     }
 
-    /// The server says something: its packet.
+    /// The server sends output: the packet.
     pub(crate) fn answer(&mut self, payload: &[u8]) -> (SeqNumber, Vec<u8>) {
         let from = self.server_isn + 1 + self.said;
         let mut bytes = Vec::new();
@@ -153,7 +153,7 @@ impl Connection {
         (from, bytes)
     }
 
-    /// An ACK has come. It must not take back what an earlier one said.
+    /// An ACK arrives. A later ACK must not take back earlier acknowledged bytes.
     fn acknowledged(&mut self, ack: &Ack) {
         assert_eq!(ack.key, self.key);
         if ack.counter <= self.counter {
@@ -181,7 +181,7 @@ impl Connection {
     }
 }
 
-/// A serving host, with what it knows of its link.
+/// A serving host, and the state of the link.
 pub(crate) struct Host {
     pub(crate) connections: BTreeMap<FlowId, Connection>,
     pub(crate) keys: LinkKeys,
@@ -201,13 +201,13 @@ impl Host {
         host
     }
 
-    /// From now on the datagrams carry tags of these.
+    /// From now on these keys make the tags.
     pub(crate) fn use_keys(&mut self, keys: LinkKeys) {
         self.keys = keys;
         self.down.put(keys.slot, keys.down);
     }
 
-    /// A connection over which its client will send so many random bytes.
+    /// A connection whose client will send `len` random bytes.
     pub(crate) fn connect(&mut self, flow: u64, len: usize) {
         let mut data = vec![0; len];
         self.random.fill_bytes(&mut data);
@@ -244,7 +244,7 @@ impl Host {
         )
     }
 
-    /// One that says that so much is noted.
+    /// A datagram with the read cursor `noted`.
     pub(crate) fn noted(
         &self,
         connection: &Connection,
@@ -276,8 +276,8 @@ impl Host {
         datagram
     }
 
-    /// What a client would send now, of at most `most` bytes each, within a window of `window`:
-    /// one datagram of each connection that is not wholly recorded.
+    /// The clients' next datagrams, of at most `most` bytes each, within a window of `window`: a datagram of each
+    /// connection that is not completely recorded.
     pub(crate) fn datagrams(&mut self, most: usize, window: usize) -> Vec<Vec<u8>> {
         let mut random = self.random.clone();
         let mut datagrams = Vec::new();
@@ -291,7 +291,7 @@ impl Host {
             }
             let from = connection.stable.min(connection.data.len());
             let to = (from + window).min(connection.data.len());
-            // The first that is missing more often than others: as after a duplicate ACK.
+            // The first missing byte more often than other places: as after a duplicate ACK.
             let at = if random.random_bool(0.5) {
                 from
             } else {
@@ -314,10 +314,10 @@ impl Host {
         datagrams
     }
 
-    /// A datagram has come from the logger.
+    /// A datagram of the logger arrives.
     pub(crate) fn hear(&mut self, datagram: &[u8]) -> Ack {
         let ack = Ack::decode(datagram, &self.down).expect("an ACK of our logger");
-        // One of a connection that is over may come late.
+        // An ACK for a closed connection may arrive late.
         if let Some(connection) = self.connections.get_mut(&ack.flow) {
             connection.acknowledged(&ack);
         }

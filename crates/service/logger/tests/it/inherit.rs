@@ -1,4 +1,4 @@
-//! A host that has forgotten everything takes over what its earlier life has left at the logger.
+//! A host without any state inherits the records of an earlier instance from the logger.
 
 use logger::{
     durable::RETRY,
@@ -40,7 +40,7 @@ fn a_new_life_inherits_records_and_not_keys() {
     let session = logger.sessions.get(NEW).expect("there");
     assert!(!session.journal().turns_are_held());
     assert_eq!(session.statistics().datagrams, 0);
-    // The old life is not heard, wherever it speaks from.
+    // The old instance is not accepted from any address.
     host.connect(3, 100);
     let old_keys = host.open(&host.connections[&FlowId(3)]);
     logger.take(from, std::slice::from_ref(&old_keys));
@@ -51,10 +51,10 @@ fn a_new_life_inherits_records_and_not_keys() {
     assert_eq!(session.active_at(), None);
     logger.write_all();
     assert!(logger.out.datagrams().is_empty());
-    // The new one is, as from the beginning.
+    // The new instance is accepted like a fresh instance.
     host.use_keys(keys);
     upload(&mut logger, &mut host, again);
-    // Its number stays its own, and what it finds is its own.
+    // The new instance keeps the number and the records.
     assert_eq!(logger.inherit(&newborn(NEW), again), Ok(None));
     assert!(logger.attach(&newborn(NEW), again).0);
     let (kept, _) = logger.attach(&host::attach(OLD, 3000), peer(1, 3000));
@@ -69,7 +69,7 @@ fn what_is_inherited_is_so_in_the_log() {
     upload(&mut logger, &mut host, from);
     let beginnings = |all: &[Recorded]| all.iter().map(|c| c.beginning).collect::<Vec<_>>();
     let before = beginnings(&logger.connections(OLD));
-    // The logger was started again together with the host: it has heard nobody.
+    // The logger was restarted together with the host: no sign of life has arrived.
     let mut instance = OLD;
     for life in 1..4 {
         logger.restart();
@@ -94,7 +94,7 @@ fn what_is_inherited_is_so_in_the_log() {
     }
 }
 
-/// An heir tells clients what is recorded: it must not be lost with the logger then.
+/// An heir reports recorded bytes to clients: the records must survive the logger.
 #[test]
 fn what_is_still_being_written_is_not_inherited() {
     let mut logger = Logger::new();
@@ -115,7 +115,7 @@ fn what_is_still_being_written_is_not_inherited() {
     assert!(matches!(inherited, Ok(Some(_))), "{inherited:?}");
 }
 
-/// It is written when there is nothing else to do, and nobody relies on it.
+/// The progress is written when there is no other work, and no ACK depends on the progress.
 #[test]
 fn how_far_clients_have_heard_is_not_waited_for() {
     let mut logger = Logger::new();
@@ -158,7 +158,7 @@ fn who_was_heard_of_a_moment_ago_is_not_inherited_from() {
         .expect("there")
         .on_activity(now);
     refused(&mut logger);
-    // Nothing has changed: it goes on.
+    // No record has changed: the old instance continues.
     let listening = listens(&host, FlowId(1), 70_000, 2, 2);
     logger.take(from, &[listening]);
     assert_eq!(logger.connections(OLD)[0].acknowledged, 70_000);
@@ -185,19 +185,19 @@ fn nobody_inherits_from_others() {
         assert_eq!(logger.inherit(&newborn(NEW), peer(2, 1000)), Ok(None));
         let not_so = host::attach(NEW, 1000);
         assert_eq!(logger.inherit(&not_so, from), Ok(None));
-        // Another host behind the same address, which has a key of its own.
+        // Another host behind the same address, with a different key.
         logger.key = "theirs".into();
         assert_eq!(logger.inherit(&newborn(NEW), from), Ok(None));
         logger.key = "ours".into();
         assert_eq!(logger.connections(OLD).len(), 1);
         logger.restart();
     }
-    // Who has ended has left nothing.
+    // A service that has ended leaves no records.
     logger.sessions.end(OLD);
     assert_eq!(logger.inherit(&newborn(NEW), from), Ok(None));
 }
 
-/// A service whose key is replaced attaches with the new one, and so comes its next life.
+/// A service whose key is replaced attaches with the new key, and so does the next instance.
 #[test]
 fn a_key_that_was_replaced_is_the_key() {
     let mut logger = Logger::new();
@@ -222,7 +222,7 @@ fn the_newest_of_several_lives_is_inherited_from() {
     for restarted in [false, true] {
         let mut logger = Logger::new();
         let from = peer(1, 1000);
-        // Their numbers tell nothing.
+        // The instance numbers are in no order.
         for (instance, connections) in [(30, 1), (10, 3), (20, 2)] {
             served(&mut logger, instance, from, &vec![10; connections]);
             logger.sessions.detach(instance, logger.now);
@@ -255,13 +255,13 @@ enum Step {
     Write,
     /// The oldest connection ends.
     Close,
-    /// The host of the service is started again.
+    /// The host of the service restarts.
     Reboot,
-    /// The logger is, or both are.
+    /// The logger restarts, or logger and host do.
     Die {
         both: bool,
     },
-    /// The storage fails; later a new log is begun.
+    /// The storage fails; a new log begins later.
     Fail,
     Later,
 }
@@ -279,13 +279,13 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A logger, and a serving host that keeps its connections over its lives, as if a recovery took no time.
+/// A logger, and a serving host that keeps the connections over several instances, as if a recovery took no time.
 struct World {
     logger: Logger,
     host: Host,
     instance: u64,
     next_flow: u64,
-    /// What was acknowledged is durable.
+    /// All acknowledged bytes are durable.
     durable: bool,
 }
 
@@ -300,7 +300,7 @@ impl World {
         self.check();
     }
 
-    /// What was acknowledged is there, under the number of this life.
+    /// All acknowledged bytes are recorded for the current instance.
     fn check(&mut self) {
         assert_eq!(self.logger.sessions.iter().count(), 1);
         let opened: Vec<_> = self
@@ -335,7 +335,7 @@ impl World {
                 }
             }
             Step::Reboot => {
-                // Smaller and larger than before.
+                // Instance numbers are in no order.
                 self.instance = self.host.random.random();
                 self.attach();
             }
@@ -365,7 +365,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// Host and logger may die at any step: the records go from life to life.
+    /// Host and logger may die at any step: each instance inherits the records.
     #[test]
     fn records_go_from_life_to_life(seed: u64, steps in prop::collection::vec(step(), 1..150)) {
         let mut logger = Logger::new();
@@ -375,7 +375,7 @@ proptest! {
         for step in steps {
             world.step(step);
         }
-        // The disk works again, and everything gets into the log.
+        // The disk works again, and all records get into the log.
         world.step(Step::Later);
         for _ in 0..3000 {
             world.step(Step::Traffic);

@@ -1,4 +1,4 @@
-//! A logger with a log, for services whose hosts, and which itself, have several lives.
+//! A logger with a log, for tests with several instances of services and several generations of the logger.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -18,7 +18,7 @@ use wire::{ChecksumMode, Flags, FlowId, SegmentSpec};
 use crate::host::{self, Connection, Host};
 
 pub(crate) const KEEP: Duration = Duration::from_secs(600);
-/// So small that it is full often.
+/// A small size, to fill log files often.
 pub(crate) const SEGMENT: u64 = 3000;
 pub(crate) const OLD: u64 = 9;
 pub(crate) const NEW: u64 = 5;
@@ -31,7 +31,7 @@ pub(crate) fn peer(host: u8, port: u16) -> Peer {
     }
 }
 
-/// The first `serve` of a life of its host.
+/// The first `serve` of a new instance.
 pub(crate) fn newborn(instance: u64) -> Attach {
     Attach {
         inherit: true,
@@ -53,12 +53,12 @@ pub(crate) struct Logger {
     pub(crate) sessions: Sessions,
     pub(crate) out: Outbox,
     pub(crate) log: Log<Simulated>,
-    /// What the writer is about.
+    /// The order of the writer.
     pub(crate) writing: Option<Job>,
     pub(crate) now: Duration,
-    /// Of who attaches and inherits.
+    /// The key of services that attach and inherit.
     pub(crate) key: String,
-    /// Services that have attached.
+    /// Number of services that have attached.
     greeted: u64,
     segment: u64,
 }
@@ -68,7 +68,7 @@ impl Logger {
         Self::with(SEGMENT)
     }
 
-    /// Files of the log are ended when they have so many bytes.
+    /// A log file ends at `segment` bytes.
     pub(crate) fn with(segment: u64) -> Self {
         let mut sessions = Sessions::new(AckPolicy::EachBatch, 1 << 30, KEEP);
         let restored = restore(Simulated::default(), &mut sessions, segment);
@@ -85,7 +85,7 @@ impl Logger {
         }
     }
 
-    /// Once all is written.
+    /// Inherits after all entries are written.
     pub(crate) fn inherit(
         &mut self,
         attach: &Attach,
@@ -116,7 +116,7 @@ impl Logger {
             .attach(attach, from, &self.key, &greeting, &mut self.out)
     }
 
-    /// Datagrams arrive, and the batch is at its end.
+    /// Datagrams arrive, and the batch ends.
     pub(crate) fn take(&mut self, from: Peer, datagrams: &[Vec<u8>]) {
         for datagram in datagrams {
             self.sessions.take(from, datagram, self.now, &mut self.out);
@@ -145,7 +145,7 @@ impl Logger {
         self.log = Log::open(storage, |_| ()).map_err(|_| ()).expect("empty");
     }
 
-    /// The writer does what it was told.
+    /// The writer carries out the order.
     pub(crate) fn write(&mut self) {
         if let Some(mut job) = self.writing.take() {
             match write(&mut self.log, &mut job) {
@@ -166,7 +166,7 @@ impl Logger {
         }
     }
 
-    /// The ACKs that were let go. Those that were made for an earlier life say nothing to this one.
+    /// The ACKs that have left. ACKs for an earlier instance do not concern this instance.
     pub(crate) fn tell(&mut self, host: &mut Host) {
         for datagram in self.out.datagrams() {
             if Ack::decode(datagram.bytes(), &host.down).is_ok() {
@@ -176,7 +176,7 @@ impl Logger {
         self.out.clear();
     }
 
-    /// It dies, and the storage keeps what it likes of what is not durable.
+    /// The logger dies, and the storage keeps any part of the unsynced data.
     pub(crate) fn die(&mut self, mut below: impl FnMut(usize) -> usize) {
         let mut storage = self.log.storage().clone();
         storage.crash(|most| below(most.max(1)));
@@ -188,7 +188,7 @@ impl Logger {
         self.writing = None;
     }
 
-    /// It is stopped, and started again.
+    /// The logger stops and restarts.
     pub(crate) fn restart(&mut self) {
         self.write_all();
         self.die(|_| 0);
@@ -248,7 +248,7 @@ pub(crate) fn served(logger: &mut Logger, instance: u64, from: Peer, lengths: &[
     host
 }
 
-/// Until all is recorded.
+/// Sends until all input is recorded.
 pub(crate) fn upload(logger: &mut Logger, host: &mut Host, from: Peer) {
     let mut rounds = 0;
     while !host.is_recorded() {
@@ -261,7 +261,7 @@ pub(crate) fn upload(logger: &mut Logger, host: &mut Host, from: Peer) {
     }
 }
 
-/// What a client sends that only listens: it has heard so many bytes.
+/// A segment of a client that only receives, and has received `heard` bytes.
 pub(crate) fn listens(host: &Host, flow: FlowId, heard: u32, tsval: u32, tsecr: u32) -> Vec<u8> {
     let connection = &host.connections[&flow];
     let mut options = vec![1, 1, 8, 10];

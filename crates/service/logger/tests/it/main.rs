@@ -1,5 +1,5 @@
-//! A logger with a log link: its core among datagrams that are lost, doubled, reordered, cut, forged
-//! and garbled; and the service itself, over sockets.
+//! Tests of a logger with a log link: the core with datagrams that are lost, doubled, reordered, cut, forged and
+//! garbled; and the service, over sockets.
 
 mod core;
 mod durable;

@@ -1,4 +1,4 @@
-//! What a logger knows of the clients besides their bytes, and that it tells it.
+//! The progress of clients at a logger, and the reports of the progress.
 
 use logger::link::SILENCE;
 use protocol::{
@@ -27,7 +27,7 @@ fn a_client_that_only_listens_changes_only_what_is_known_of_it() {
     };
     assert_eq!(known(&mut logger), (0, 0, 0));
     let summaries = logger.ask(OLD, &Request::Summaries);
-    // The clock of the client is in the upper half, that of the server goes around.
+    // The client's clock is in the upper half of the range; the server's clock wraps.
     let first = listens(&host, flow, 50_000, 0xf000_0000, 0xffff_ffff);
     let second = listens(&host, flow, 100_000, 0xf000_0001, 3);
     logger.take(from, &[first.clone(), second, first]);
@@ -36,7 +36,7 @@ fn a_client_that_only_listens_changes_only_what_is_known_of_it() {
     assert_eq!(logger.ask(OLD, &Request::Summaries), summaries);
     let statistics = logger.sessions.get(OLD).expect("there").statistics();
     assert_eq!((statistics.segments, statistics.progress), (0, 3));
-    // What is damaged, or not of the service, tells nothing.
+    // Damaged or forged datagrams change no progress.
     let mut damaged = listens(&host, flow, 200_000, 0xf000_0002, 4);
     let at = damaged.len() - 1;
     damaged[at] ^= 1;
@@ -48,7 +48,7 @@ fn a_client_that_only_listens_changes_only_what_is_known_of_it() {
     let forged = listens(&host, flow, 200_000, 0xf000_0002, 4);
     logger.take(from, &[damaged, forged]);
     assert_eq!(known(&mut logger), (100_000, 0xf000_0001, 3));
-    // With bytes it is seen, too; these are a round of its clock later.
+    // Segments with payload report progress, too; these come a wrap of the client's clock later.
     host.use_keys(keys);
     host.connections.get_mut(&flow).expect("there").said = 150_000;
     upload(&mut logger, &mut host, from);
@@ -137,7 +137,7 @@ fn how_far_a_client_was_outlives_the_logger() {
     let mut host = served(&mut logger, OLD, from, &[3000]);
     let flow = FlowId(1);
     let heard = |logger: &mut Logger| logger.connections(OLD)[0].acknowledged;
-    // Five times around the sequence space, and some.
+    // Five wraps of the sequence space, and a quarter.
     let quarter = 1u32 << 30;
     for round in 1..=21 {
         let listening = listens(&host, flow, quarter.wrapping_mul(round), round, round + 7);
@@ -150,7 +150,7 @@ fn how_far_a_client_was_outlives_the_logger() {
     let recorded = logger.connections(OLD)[0];
     assert_eq!(recorded.acknowledged, 21 << 30);
     assert_eq!((recorded.tsval, recorded.tsecr), (21, 28));
-    // What the log is not told of at once is less than 64 KiB.
+    // The log may lack less than 64 KiB of progress.
     let (_, keys) = logger.attach(&host::attach(OLD, 1000), from);
     host.use_keys(keys);
     let listening = listens(&host, flow, quarter + 65_535, 30, 37);
@@ -159,7 +159,7 @@ fn how_far_a_client_was_outlives_the_logger() {
     logger.now += SILENCE;
     logger.restart();
     assert_eq!(heard(&mut logger), 21 << 30);
-    // Bytes tell it, too.
+    // Segments with payload log the progress, too.
     let (_, keys) = logger.attach(&host::attach(OLD, 1000), from);
     host.use_keys(keys);
     host.connections.get_mut(&flow).expect("there").said = quarter + 65_535;
@@ -187,7 +187,7 @@ fn a_download_does_not_keep_the_disk_busy() {
     assert!(logger.writing.is_some());
     logger.write_all();
     assert_eq!(logger.out.due_at(), None);
-    // What has to be acknowledged does not wait for it, and takes it along.
+    // An urgent entry does not wait, and takes waiting progress along.
     logger.now += SILENCE / 2;
     let mut datagrams = vec![listens(&host, FlowId(1), 50 << 20, 50, 50)];
     let connection = &host.connections[&FlowId(1)];

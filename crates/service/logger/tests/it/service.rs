@@ -26,7 +26,7 @@ use crate::host::{Host, attach};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A logger in a thread of its own.
+/// A logger in a separate thread.
 struct Running {
     address: SocketAddr,
     events: mpsc::Receiver<Event>,
@@ -56,7 +56,7 @@ impl Running {
         let (stop, stopped) = UnixStream::pair().expect("a pair of sockets");
         let (tell, events) = mpsc::channel();
         let thread = thread::spawn(move || {
-            // Nobody may hear of the last events.
+            // The test may have stopped listening to events.
             service.run(stopped.as_fd(), &mut |event| drop(tell.send(event.clone())))
         });
         Self {
@@ -101,8 +101,8 @@ impl Attached {
             .unwrap_or_else(|other| panic!("{other:?}"))
     }
 
-    /// `Err` with the answer, and whether the stream was closed then, if that is none of welcome.
-    /// `last` is done just before it is asked for.
+    /// `Err` with the response and whether the stream was closed afterwards, if the logger refuses the attachment.
+    /// `last` runs just before the request.
     fn try_to(
         logger: &Running,
         key: &Key,
@@ -117,12 +117,12 @@ impl Attached {
         }
     }
 
-    /// Nothing is said yet but the opening.
+    /// A stream without any message but the opening.
     fn open(logger: &Running, key: &Key) -> Self {
         Self::open_as(logger, key, VERSIONS)
     }
 
-    /// As a program that speaks these versions.
+    /// A stream of a program with these versions.
     fn open_as(logger: &Running, key: &Key, versions: Versions) -> Self {
         let any: SocketAddr = match logger.address {
             SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
@@ -152,7 +152,7 @@ impl Attached {
         }
     }
 
-    /// The answer, if that is none of welcome.
+    /// The response, if the logger refuses the attachment.
     fn attach(&mut self, attach: &Attach) -> Option<Response> {
         let attach = Attach {
             udp_port: self.link.local_addr().expect("bound").port(),
@@ -224,8 +224,7 @@ impl Attached {
         }
     }
 
-    /// Everything is sent until all of it is recorded, over a link that loses, doubles, reorders,
-    /// garbles and invents datagrams.
+    /// Sends until all input is recorded, over a link that loses, doubles, reorders, garbles and invents datagrams.
     fn upload(&self, host: &mut Host) {
         let deadline = Instant::now() + 6 * PATIENCE;
         while !host.is_recorded() {
@@ -299,12 +298,12 @@ fn uploads_over_ipv6_are_recorded_byte_for_byte() {
 fn answers_come_from_the_address_that_was_asked() {
     let (key, ring) = keys();
     let mut logger = Running::start(config(ring, "0.0.0.0:0"));
-    // Any address of 127.0.0.0/8 is ours; a reply would come from 127.0.0.1 by itself.
+    // All addresses of 127.0.0.0/8 are local; without care a reply would come from 127.0.0.1.
     logger.address.set_ip([127, 0, 0, 9].into());
     let service = Attached::to(&logger, &key, 1);
     let mut host = Host::new(service.keys, 1);
     host.connect(1, 10_000);
-    // The socket is connected: it hears of nobody else.
+    // The socket is connected, and receives only from this address.
     service.upload(&mut host);
 }
 
@@ -316,7 +315,7 @@ fn a_service_that_comes_again_takes_its_records_over() {
     let mut host = Host::new(first.keys, 1);
     host.connect(1, 100_000);
     first.upload(&mut host);
-    // The first one is still there: it has lost.
+    // The first stream still exists, and is replaced.
     let mut second = Attached::to(&logger, &key, 7);
     assert!(second.kept);
     assert!(second.read(&host, FlowId(1)) == host.connections[&FlowId(1)].data);
@@ -350,7 +349,7 @@ fn a_host_that_was_restarted_inherits_its_records() {
         inherit: true,
         ..attach(8, 0)
     };
-    // As long as something comes from the first one, it lives.
+    // While datagrams of the first instance arrive, the first instance lives.
     let sign = host.open(&host.connections[&FlowId(1)]);
     let refused = Attached::try_to(&logger, &key, &newborn, || {
         first.link.send(&sign).expect("sent");
@@ -363,7 +362,7 @@ fn a_host_that_was_restarted_inherits_its_records() {
     assert!(closed);
     let event = logger.event(|event| matches!(event, Event::Refused { .. }));
     assert!(event.to_string().contains(&message), "{event}");
-    // Then its host is dead: its stream stays open, and nothing comes any more.
+    // Then the first host is dead: the stream stays open, but no datagrams arrive.
     let deadline = Instant::now() + PATIENCE;
     let mut second = loop {
         match Attached::try_to(&logger, &key, &newborn, || ()) {
@@ -477,7 +476,7 @@ fn newer_client_is_served_in_the_version_of_the_logger() {
     assert_eq!(agreed.version(), newest);
 }
 
-/// A logger of version 8 or earlier was spoken to without an opening.
+/// Programs did not send an opening to loggers of version 8 or earlier.
 #[test]
 fn client_without_opening_is_refused() {
     let (key, ring) = keys();
@@ -633,7 +632,7 @@ fn records_outlive_the_logger_in_its_directory() {
     for flow in host.connections.keys().copied().collect::<Vec<_>>() {
         assert!(service.read(&host, flow) == host.connections[&flow].data);
     }
-    // The connections go on as if nothing had happened.
+    // The connections continue without a difference.
     host.use_keys(service.keys);
     host.connect(4, 10_000);
     service.upload(&mut host);
@@ -688,7 +687,7 @@ fn many_questions_at_once_are_answered_without_a_pause() {
     assert!(took < Duration::from_millis(900), "{took:?}");
 }
 
-/// Says what addresses a service has, on a stream of its own.
+/// Claims addresses of a service, on a separate stream.
 fn claims(
     logger: &Running,
     key: &Key,
@@ -730,13 +729,13 @@ fn an_address_has_one_service() {
     let event = logger.event(|event| matches!(event, Event::Refused { .. }));
     assert!(event.to_string().contains(&message), "{event}");
     assert_eq!(first.attach(&attach(7, 0)), None);
-    // One that serves has come without our knowing it.
+    // A service that serves already is accepted besides.
     let (mut second, claimed) = claims(&logger, &key, (2, "website"), true);
     assert_eq!(claimed, Response::Claimed { beside: message });
     let event = logger.event(|event| matches!(event, Event::TwoServices { .. }));
     let told = "website on 127.0.0.1 and web on 127.0.0.1 both serve 10.0.0.10:80: end one";
     assert!(event.to_string().starts_with(told), "{event}");
-    // Those that end leave it.
+    // Services that end give the address up.
     assert_eq!(second.attach(&attach(8, 0)), None);
     second.say(&Request::Shutdown);
     first.say(&Request::Shutdown);
@@ -747,8 +746,8 @@ fn an_address_has_one_service() {
     assert_eq!(claimed, nobody);
 }
 
-/// A host that has lost its power, or was cut off for long, says no farewell, and comes back with other streams:
-/// without a question of the kernel's the old ones would stay for ever, until there is no room for another.
+/// A host without power, or cut off for long, closes no stream, and comes back with new streams. Without keep-alive
+/// probes of the kernel the old streams would stay forever, up to the limit of streams.
 #[test]
 fn streams_are_asked_whether_somebody_is_there() {
     const KEEPALIVE: &str = "02"; // the timer that runs, as proc_pid_net(5) has it
@@ -769,7 +768,7 @@ fn streams_are_asked_whether_somebody_is_there() {
         if timers == [Some(KEEPALIVE.to_owned())] {
             break;
         }
-        // The answer to the opening is not acknowledged yet.
+        // The peer has not acknowledged the opening yet.
         assert!(Instant::now() < deadline, "{sockets}");
         thread::sleep(Duration::from_millis(1));
     }

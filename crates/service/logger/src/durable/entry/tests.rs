@@ -189,7 +189,7 @@ fn opened() -> (Entry<'static>, Vec<u8>) {
     (Entry::Opened(resume), bytes)
 }
 
-/// The control stream may change; files keep their layout.
+/// The control stream may change; the layout of files stays.
 #[test]
 fn layout_of_a_connection_is_pinned() {
     let (entry, bytes) = opened();
@@ -204,7 +204,7 @@ fn layout_of_a_connection_is_pinned() {
     assert_eq!(Entry::read(wal::VERSION, &bytes), Some((3, entry)));
 }
 
-/// The bytes do not tell their version: the segment does.
+/// The entry has no version: the version is in the header of the log file.
 #[cfg(feature = "next-version")]
 #[test]
 fn beginning_of_another_version_is_refused() {

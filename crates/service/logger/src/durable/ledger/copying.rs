@@ -1,4 +1,4 @@
-//! Copying records forward, so that the segments where they begin can be removed; and into a new log.
+//! Copying of records: forward, so that old log files can be removed, and into a new log.
 
 use journal::{OutstreamSegment, State};
 use protocol::control::Resume;
@@ -9,13 +9,13 @@ use super::{Ledger, Mode};
 use crate::ingest::digest_of;
 use crate::link::{Session, Sessions};
 
-/// So large a part of a segment is copied forward with one commit.
+/// Fraction of a log file that is copied forward per commit: 1/16.
 const COPY_AT_A_TIME: u64 = 16;
-/// Segments that the log may have besides twice what is recorded.
+/// Log files that the log may have in addition to twice the size of the records.
 const SPARE_SEGMENTS: u64 = 4;
-/// The longest piece of a copied record, bytes.
+/// Longest piece of a copied record, bytes.
 const PIECE: usize = 64 << 10;
-/// Places in an entry: each has eight bytes.
+/// Places per entry, of eight bytes each.
 const PLACES: usize = PIECE / 8;
 
 /// A copy under way.
@@ -24,13 +24,13 @@ pub(super) struct Copying {
     pub(super) instance: u64,
     pub(super) flow: FlowId,
     pub(super) begun_in: u64,
-    /// Where the record began then.
+    /// Start of the record at the start of the copying.
     start: SeqNumber,
     next: SeqNumber,
 }
 
 impl Ledger {
-    /// The next connection of which nothing is in the log.
+    /// The next connection without a record in the log.
     pub(super) fn without_base(&mut self, sessions: &Sessions) -> Option<(u64, FlowId)> {
         for (attach, session) in sessions.iter() {
             let instance = attach.instance;
@@ -50,7 +50,7 @@ impl Ledger {
         None
     }
 
-    /// A connection whose record is to be copied.
+    /// The next connection to copy.
     fn next_to_copy(&mut self, sessions: &Sessions) -> Option<(u64, FlowId)> {
         if self.mode == Mode::CatchingUp {
             return self.without_base(sessions);
@@ -81,7 +81,7 @@ impl Ledger {
             let session = sessions.get(instance);
             let beginning = session.and_then(|s| Some((s, s.beginning(flow)?)));
             match (beginning, self.copying.take()) {
-                // Without a record (any more) the entries are not needed.
+                // Without a record the entries are not needed.
                 (None, _) => {
                     self.bases.remove(instance, flow);
                     self.caught_up_to = Some((instance, flow));
@@ -89,7 +89,7 @@ impl Ledger {
                 (Some((session, resume)), Some(copying)) if copying.start == resume.instream => {
                     self.go_on_copying(copying, session);
                 }
-                // What was copied of a turn that is over is of no use.
+                // The request has ended: a copy of an earlier request is useless.
                 (Some((session, resume)), _) => self.begin_copy(instance, &resume, session),
             }
         }
@@ -150,8 +150,8 @@ impl Ledger {
     }
 }
 
-/// Heads and digests of a record, in the order of the outstream: who reads them takes each for one that is near the
-/// one before, or ahead of that.
+/// Heads and digests of a record, in the order of the outstream: the reader expects each sequence number near the
+/// one before, or ahead.
 fn said<'a>(session: &'a Session, resume: &Resume) -> Vec<entry::Change<'a>> {
     let journal = session.journal();
     let behind = |seq: SeqNumber| seq.0.wrapping_sub(resume.outstream.0);
@@ -175,7 +175,7 @@ fn said<'a>(session: &'a Session, resume: &Resume) -> Vec<entry::Change<'a>> {
     all.into_iter().map(|(_, change)| change).collect()
 }
 
-/// A piece of a record, of which it is not known any more how it came.
+/// A piece of a record, without the lost details of the arrival.
 const fn piece(seq: SeqNumber, bytes: &[u8]) -> entry::Change<'_> {
     entry::Change::Instream {
         seq,

@@ -2,15 +2,14 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A client that acknowledges more and more, over a network that reorders.
+/// A client with growing acknowledgements, over a network that reorders.
 fn steps() -> impl Strategy<Value = Vec<(u32, u32, u32)>> {
-    // How much further it is, how old what arrives is, and how much its clock has gone on.
+    // For each step: the growth, the age of the arriving segment, and the advance of the clock.
     prop::collection::vec((0u32..1 << 30, 0u32..1 << 30, 0u32..1 << 30), 1..40)
 }
 
 proptest! {
-    /// It is at the newest that arrived, over any number of times around the sequence space, and
-    /// never goes back.
+    /// The progress is the newest arrival, over any number of wraps of the sequence space, and never goes back.
     #[test]
     fn it_is_where_the_client_is(first: u32, clock: u32, steps in steps()) {
         let first = SeqNumber(first);
@@ -18,8 +17,7 @@ proptest! {
         let (mut at, mut newest, mut time) = (0u64, 0u64, clock);
         for (further, old, tick) in steps {
             at += u64::from(further);
-            // What was overtaken may be from before the last that arrived, not from before the
-            // beginning.
+            // An overtaken segment may be older than the last arrival, but not older than the connection.
             let arrives = at - u64::from(old).min(at);
             newest = newest.max(arrives);
             time = time.wrapping_add(tick);
@@ -34,7 +32,8 @@ proptest! {
         }
     }
 
-    /// Whatever a client says, it does not go back, nor by half of the space at once.
+    /// For any acknowledgements the progress never goes back, and never advances by half of the sequence space at
+    /// once.
     #[test]
     fn it_never_goes_back(first: u32, start in 0u64..1 << 40, acks: Vec<u32>) {
         let mut progress = Progress::from(start);

@@ -8,24 +8,23 @@ use wire::FlowId;
 use super::Session;
 use crate::{link::outbox::Outbox, rpc::record_summary};
 
-/// The silence of a client that we know from a log, which does not tell it: longer than
-/// it can have been, or the client takes our segment for old; less than [`closed_window_ack`] would allow.
+/// Assumed silence of a client that is known only from a log, which has no times. The value must exceed the real
+/// silence, or the client takes the ACK for old, and must be below the limit of [`closed_window_ack`].
 const LOGGED: Duration = Duration::from_secs(24 * 3600);
 
 impl Session {
-    /// The connection with a record after this one, in the order of their numbers.
+    /// The next connection with a record, in the order of numbers.
     pub(crate) fn next_protected(&self, after: Option<FlowId>) -> Option<FlowId> {
         self.ingest.journal.next_protected(after)
     }
 
-    /// Whether all that is recorded of clients is where it outlives us, if it has to be.
+    /// Whether all recorded input is in the log, if there is a log for which ACKs wait.
     pub(crate) fn is_written(&self, out: &Outbox) -> bool {
         out.has_written(self.recorded)
     }
 
-    /// A packet for the client of this connection: all that is recorded has arrived, and there is no
-    /// room now. And where to. `None` if the record is not whole, or if nothing ever came from the
-    /// client: it may be nobody.
+    /// The client's address, and an ACK of all recorded bytes with a zero window. `None` if the record is
+    /// incomplete, or if no segment ever came from the client: the address may be forged.
     pub(crate) fn closed_window(&self, id: FlowId, now: Duration) -> Option<(IpAddr, Vec<u8>)> {
         let flow = self.flows.get(id).filter(|flow| !flow.is_half_open)?;
         let journal = &self.ingest.journal;

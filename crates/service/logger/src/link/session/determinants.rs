@@ -1,5 +1,5 @@
-//! What the processes of a server with state were told. It comes from them, not by the data plane, and they hold
-//! back what they say until it is here.
+//! The determinants of the processes of a server with state. The processes send determinants themselves, not by the
+//! data plane, and defer output until the logger has the determinants.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::Session;
 use crate::link::outbox::{Outbox, Peer};
 
 impl Session {
-    /// A datagram with determinants that says it is of this session.
+    /// A datagram with determinants for this session, according to the datagram.
     pub(in crate::link) fn take_determinants(
         &mut self,
         from: Peer,
@@ -62,13 +62,13 @@ impl Session {
         self.determinants.append(record, process, from, bytes, most)
     }
 
-    /// Bytes that they may be, images included.
+    /// Memory limit of determinants and images, bytes.
     fn most(&self) -> u64 {
         let journal = self.ingest.journal.statistics();
         self.limit.saturating_sub(journal.held + journal.idle)
     }
 
-    /// The same from its service. If there is no room, the processes learn that with their next datagram.
+    /// Appends determinants from the service. Without memory, the processes learn that with the next datagram.
     pub(super) fn append_from_service(
         &mut self,
         record: u64,
@@ -77,15 +77,15 @@ impl Session {
         bytes: &[u8],
     ) {
         let _ = self.append(record, process, from, bytes);
-        self.limit_total(self.limit); // what is left for the rest
+        self.limit_total(self.limit); // the journal gets the remaining memory
     }
 
-    /// Once for each stream that has grown since.
+    /// Acknowledges each stream that has grown, once.
     pub(super) fn send_stable(&mut self, out: &mut Outbox) {
         if self.grown.is_empty() {
             return;
         }
-        self.limit_total(self.limit); // what is left for the rest
+        self.limit_total(self.limit); // the journal gets the remaining memory
         for (to, grown) in self.grown.drain(..) {
             let slot = self.acks.slot;
             if let Some(key) = self.acks.down.get(slot) {
@@ -95,7 +95,7 @@ impl Session {
         }
     }
 
-    /// What is kept, of this record only if it has a number.
+    /// The determinants that are held, of this record only if `record` is given.
     pub(super) fn determinants(&mut self, record: Option<u64>, lengths: &[(u32, u64)]) -> Response {
         if let Some(record) = record {
             self.determinants.begin(record);
@@ -109,7 +109,7 @@ impl Session {
         }
     }
 
-    /// Which that is; `None`: there is none.
+    /// The edition of the determinants; `None` without any.
     #[must_use]
     pub fn edition(&self) -> Option<Edition> {
         let record = self.determinants.record()?;
@@ -117,12 +117,12 @@ impl Session {
         Some(Edition { record, history })
     }
 
-    /// It itself.
+    /// The determinants.
     pub(in crate::link) const fn kept_determinants(&self) -> &journal::Determinants {
         &self.determinants
     }
 
-    /// A stream ends there.
+    /// Cuts a stream off at `length` bytes.
     pub(super) fn cut_determinants(&mut self, process: u32, length: u64) {
         self.determinants.cut(process, length);
     }
@@ -174,11 +174,11 @@ impl Session {
                 return None;
             }
         };
-        self.limit_total(self.limit); // what is left for the rest
+        self.limit_total(self.limit); // the journal gets the remaining memory
         Some(answer)
     }
 
-    /// An upload of an image does not go on.
+    /// Drops the unfinished upload of an image.
     pub(in crate::link) fn drop_upload(&mut self) {
         self.determinants.drop_upload();
         self.limit_total(self.limit);

@@ -1,10 +1,10 @@
-//! A session that becomes that of another instance: the host of its service has begun a new life.
+//! Renewal of a session: a new instance of the service inherits the session.
 
 use super::{KeySet, KeySlot, LinkStatistics, Session, UnknownFlows};
 
 impl Session {
-    /// The records are those of `instance` from now on. The old instance is neither read nor answered any more; to the
-    /// new instance the session is as if it had just begun.
+    /// The records belong to `instance` from now on. Datagrams of the old instance are neither accepted nor
+    /// acknowledged. To the new instance the session looks new.
     pub(in crate::link) fn renew(&mut self, instance: u64) {
         self.instance = instance;
         self.up = KeySet::EMPTY;
@@ -23,7 +23,7 @@ impl Session {
         }
         self.unknown = UnknownFlows::default();
         self.ingest.notices.clear();
-        // Who held them has died without letting them go.
+        // The old instance has died without releasing the held requests.
         self.ingest.journal.hold_turns(false);
         self.statistics = LinkStatistics::default();
     }

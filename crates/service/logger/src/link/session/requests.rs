@@ -1,4 +1,4 @@
-//! What a service asks by its control stream.
+//! Requests of a service on the control stream.
 
 use journal::{OutstreamSegment, Unprotected};
 use protocol::{
@@ -18,8 +18,8 @@ use crate::{
 };
 
 impl Session {
-    /// The answers to a request of the session's service, in order; [`Outbox::drained`] answers a barrier later.
-    /// [`Request::Attach`] and [`Request::Rekey`], which need randomness, are refused here.
+    /// The responses to a request of the session's service, in order; the response to a barrier comes later from
+    /// [`Outbox::drained`]. [`Request::Attach`] and [`Request::Rekey`] need randomness and are refused here.
     pub fn answer(
         &mut self,
         rpc: RpcHandler,
@@ -32,7 +32,7 @@ impl Session {
                 Vec::new()
             }
             Request::Barrier { token } => {
-                // A recovery waits for the answer.
+                // A recovery waits for this barrier.
                 let hurries = self.ingest.journal.turns_are_held();
                 out.barrier(self.instance, *token, hurries);
                 Vec::new()
@@ -114,7 +114,7 @@ impl Session {
         }
     }
 
-    /// The connections with a whole record, in the order of their numbers.
+    /// The connections with a complete record, in the order of numbers.
     pub(crate) fn connections(&self) -> Vec<Response> {
         let mut all = Vec::new();
         let mut last = None;
@@ -127,7 +127,7 @@ impl Session {
         })
     }
 
-    /// A connection with a whole record.
+    /// A connection with a complete record.
     pub(super) fn recorded(&self, flow: FlowId) -> Option<Recorded> {
         let (beginning, progress) = (self.beginning(flow)?, self.progress(flow)?);
         Some(Recorded {
@@ -145,8 +145,7 @@ impl Session {
         statistics.unknown_flow_frames += link.unknown;
     }
 
-    /// Frames as a ring holds them, one behind the other. What is behind one that cannot be read
-    /// cannot be found.
+    /// Handles frames as a ring holds frames, in a row. After an unreadable frame the next frame cannot be found.
     fn frames(&mut self, mut bytes: &[u8], out: &mut Outbox) {
         while !bytes.is_empty() {
             let Ok((frame, rest)) = MirrorFrame::first(bytes) else {
@@ -171,7 +170,7 @@ impl Session {
                     Some(digest) => self.digest(frame.flow_id, digest, None, out),
                     None => self.ingest.malformed += 1,
                 },
-                // These come by the link.
+                // The link carries these frames.
                 FrameKind::Instream | FrameKind::Opened { .. } => {
                     self.statistics.malformed += 1;
                 }
@@ -179,7 +178,7 @@ impl Session {
         }
     }
 
-    /// The seed of the digests' key: the given seed, if there is none yet.
+    /// The seed of the digests' key: the given seed, unless the records have digests with an earlier seed.
     fn digest_seed(&mut self, given: DigestSeed, out: &mut Outbox) -> DigestSeed {
         let known = self.digests.filter(|_| self.ingest.journal.has_marks());
         let seed = known.unwrap_or(given);
@@ -189,8 +188,8 @@ impl Session {
         seed
     }
 
-    /// The digest of the output so far. `speaks`: the client has received all of that, and the server does not have the
-    /// client's bytes from there on yet.
+    /// Records the digest of the output so far. `speaks`: the client has received all of that output, and the
+    /// server does not have the client's bytes from there on yet.
     pub(super) fn digest(
         &mut self,
         id: FlowId,
@@ -207,7 +206,7 @@ impl Session {
         self.log_outcome(id, outcome, Some(Change::Digest(digest, speaks)), out);
     }
 
-    /// A head has come, by the control stream or by the link: often both.
+    /// Records a head, which often arrives by both the control stream and the link.
     pub(super) fn record_head(
         &mut self,
         flow: FlowId,
@@ -218,8 +217,8 @@ impl Session {
         self.log_outcome(flow, outcome, Some(Change::Outstream(head)), out);
     }
 
-    /// Logs the outcome of a record; `change` if that has grown. A log that is read may find memory where there was
-    /// none: so the end of a record has an entry of its own.
+    /// Logs the outcome for a record: `change` if the record has grown. The end of a record has a separate entry,
+    /// because a later reading may have more memory.
     fn log_outcome(
         &mut self,
         flow: FlowId,

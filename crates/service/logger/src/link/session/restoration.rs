@@ -1,4 +1,4 @@
-//! Making a record again, from what a log says.
+//! Rebuilding a record from a log.
 
 use journal::{InstreamSegment, OutstreamSegment, Position, State, Unprotected};
 use protocol::{Digest, DigestSeed, control::Resume};
@@ -8,7 +8,7 @@ use super::Session;
 use crate::link::{flows::Flow, progress::Progress};
 
 impl Session {
-    /// A connection with a record that begins there. Answers whether there is room for it.
+    /// Adds a connection whose record begins there. Returns whether the limits allow the connection.
     pub(crate) fn restore(&mut self, resume: &Resume) -> bool {
         let before = self.flows.remove(resume.flow);
         let at = Position {
@@ -31,11 +31,12 @@ impl Session {
     }
 
     pub(crate) fn restore_instream(&mut self, flow: FlowId, arrival: &InstreamSegment<'_>) {
-        // What was refused then is refused now.
+        // The restored journal refuses the same segments as before.
         let _ = self.ingest.journal.instream(flow, arrival);
     }
 
-    /// Where that is not possible now, for want of room, what is missing would be missing for ever.
+    /// Unprotects the connection if the release fails for want of memory: the missing bytes would be missing
+    /// forever.
     pub(crate) fn restore_released(&mut self, flow: FlowId, to: SeqNumber) {
         self.ingest.journal.release(flow, to);
         if self.is_missing(flow, to) {
@@ -60,7 +61,7 @@ impl Session {
         let _ = self.ingest.journal.outstream(flow, head);
     }
 
-    /// Of a copy all digests are kept: the log says after them where the client began to speak.
+    /// A copy keeps all digests: the log has the places where the client began to send after the digests.
     pub(crate) fn restore_digest(
         &mut self,
         id: FlowId,
@@ -74,7 +75,7 @@ impl Session {
             .digest(id, digest, (received.unwrap_or(digest.base), speaks));
     }
 
-    /// What the key of its digests is made of, if it is known.
+    /// Seed of the digests' key, if known.
     pub(crate) const fn digests(&self) -> Option<DigestSeed> {
         self.digests
     }
@@ -87,7 +88,7 @@ impl Session {
         self.ingest.journal.hold_turns(hold);
     }
 
-    /// Gives a connection up. Answers whether it had a record.
+    /// Unprotects a connection. Returns whether the connection had a record.
     pub(crate) fn unprotect(&mut self, flow: FlowId, reason: Unprotected) -> bool {
         self.ingest.journal.unprotect(flow, reason)
     }
@@ -97,7 +98,7 @@ impl Session {
         self.ingest.journal.close(flow);
     }
 
-    /// The record of `copy` is that of the connection `resume` from now on.
+    /// The connection `resume` gets the record of `copy`.
     pub(crate) fn end_copy(
         &mut self,
         resume: &Resume,
@@ -123,12 +124,12 @@ impl Session {
         self.flows.insert(flow);
     }
 
-    /// All has been read. What happened on the way is of no interest.
+    /// The whole log has been read. Notices from the reading are dropped.
     pub(crate) fn restored(&mut self) {
         self.ingest.notices.clear();
     }
 
-    /// How many connections have a record.
+    /// Number of connections with a record.
     pub(crate) fn protected(&self) -> usize {
         let statistics = self.ingest.journal.statistics();
         statistics.connections - statistics.unprotected
@@ -151,7 +152,7 @@ impl Session {
         })
     }
 
-    /// What was seen of its client.
+    /// The client's progress.
     pub(crate) fn progress(&self, id: FlowId) -> Option<&Progress> {
         self.flows.get(id).map(|flow| &flow.progress)
     }

@@ -1,4 +1,4 @@
-//! Segments of clients, and heads of answers, as they come in datagrams.
+//! Datagrams with segments of clients and response heads.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::link::flows::{Flow, NotFound};
 use crate::link::outbox::Outbox;
 
 impl Session {
-    /// A datagram that holds a segment. One that cannot be believed is counted, and else nothing.
+    /// Handles a datagram with a segment. A datagram that is not authentic is only counted.
     pub(super) fn segment(&mut self, datagram: &[u8], now: Duration, out: &mut Outbox) {
         let Ok(view) = SegmentView::parse(datagram) else {
             self.statistics.malformed += 1;
@@ -43,7 +43,7 @@ impl Session {
             Err(NotFound::BadTag) => self.statistics.bad_tags += 1,
             Err(NotFound::Unknown) => {
                 self.statistics.unknown += 1;
-                // There may be no service.
+                // The control stream may be gone.
                 let few = self.ingest.notices.len() < MAX_NOTICES;
                 if few && self.unknown.is_due(view.flow_low(), now) {
                     let notice = Notice::Unknown(view.flow_low());
@@ -54,7 +54,7 @@ impl Session {
         None
     }
 
-    /// The beginning of an answer, before the client has it.
+    /// The head of a response, before the client has the response.
     fn head(&mut self, flow: FlowId, view: &SegmentView<'_>, out: &mut Outbox) {
         let (seq, payload, more) = view.head();
         let head = OutstreamSegment {
@@ -69,7 +69,7 @@ impl Session {
         self.record_head(flow, head, out);
     }
 
-    /// The client has received all output of this digest. False: there is no digest.
+    /// Records a digest whose output the client has received completely. False: the datagram has no digest.
     fn record_output_digest(
         &mut self,
         flow: FlowId,
@@ -84,7 +84,7 @@ impl Session {
         true
     }
 
-    /// A segment of a client. False: it has no place in its connection.
+    /// Records a segment of a client. False: the segment does not belong into an open connection.
     fn on_client_segment(
         &mut self,
         id: FlowId,
@@ -119,7 +119,7 @@ impl Session {
         true
     }
 
-    /// A segment with nothing to record: the log gets the client's progress, if an entry is due.
+    /// A segment without payload and FIN: the client's progress goes into the log, if an entry is due.
     fn record_progress(&mut self, id: FlowId, out: &mut Outbox) {
         self.statistics.progress += 1;
         if let Some(flow) = self.flows.get_mut(id)
@@ -131,7 +131,7 @@ impl Session {
         }
     }
 
-    /// Records new bytes, and acknowledges them, now or with the batch.
+    /// Records new bytes, and acknowledges the bytes now or with the batch.
     fn record(
         &mut self,
         id: FlowId,
@@ -176,8 +176,8 @@ impl Session {
         }
     }
 
-    /// A client's segments come, and its connection has no record: the client waits for an acknowledgement that never
-    /// comes, if the service does not know that. The message may have been lost with a control stream.
+    /// Segments arrive for a connection without a record. Unless the service knows, the client waits forever for an
+    /// acknowledgement. The notice may have been lost with a control stream.
     fn on_unrecorded_segment(&mut self, id: FlowId, now: Duration) {
         let few = self.ingest.notices.len() < MAX_NOTICES;
         if few && self.unknown.is_repeated(flow_low(id), now) {
@@ -186,7 +186,7 @@ impl Session {
     }
 }
 
-/// What the record takes of a segment; `None` of one that has no place in an open connection.
+/// The recorded part of a segment; `None` for a segment that does not belong into an open connection.
 fn instream_segment<'a>(view: &SegmentView<'a>) -> Option<InstreamSegment<'a>> {
     let segment = view.segment();
     let flags = segment.flags();
@@ -207,14 +207,14 @@ fn instream_segment<'a>(view: &SegmentView<'a>) -> Option<InstreamSegment<'a>> {
             kind,
             SegmentKind::HeardAll | SegmentKind::Turn | SegmentKind::Doubted
         ),
-        // The response to bytes in doubt, whatever it was, is received again before.
+        // The response to bytes in doubt is received again before, in any case.
         heads_known: kind == SegmentKind::Doubted,
         doubted: view.heard(),
         server: (kind == SegmentKind::Turn).then_some(progress),
     })
 }
 
-/// What a segment tells of its client, whatever it carries.
+/// Updates the client's progress from a segment of any kind.
 fn observe(flow: &mut Flow, segment: &Segment<'_>, now: Duration) {
     flow.seen = Some(now);
     if segment.flags().contains(Flags::ACK) {
@@ -226,8 +226,8 @@ fn observe(flow: &mut Flow, segment: &Segment<'_>, now: Duration) {
     }
 }
 
-/// Bytes have come, possibly beyond a hole: there more have come later than anywhere else. The
-/// oldest place is forgotten, if there is no room: [`crate::link::acks`] has joined those of one range.
+/// Remembers the place of the newest bytes, possibly beyond a hole. Without space the oldest place is forgotten:
+/// [`crate::link::acks`] has joined the places of a range.
 fn remember(flow: &mut Flow, segment: &InstreamSegment<'_>) {
     if segment.payload.is_empty() {
         return;

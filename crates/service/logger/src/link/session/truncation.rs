@@ -1,4 +1,4 @@
-//! Bytes that a server with state has read are in its determinants, and need not be in the record.
+//! Truncation of a record: the determinants of a server with state have all bytes that the server has read.
 
 use protocol::link::SegmentView;
 use wire::{FlowId, SeqNumber};
@@ -8,8 +8,8 @@ use crate::durable::entry::{Change, Entry};
 use crate::link::outbox::Outbox;
 
 impl Session {
-    /// A segment may say that missing bytes before it were not copied, because the determinants have them. Answers
-    /// whether the record has less to wait for with that. Bytes that are not missing stay: to drop them moves the rest.
+    /// A segment may report that missing bytes before the segment were not mirrored, because the determinants have the
+    /// bytes. Returns whether a hole was closed. Bytes that are not missing stay: dropping bytes moves the rest.
     pub(super) fn truncate_to_cursor(
         &mut self,
         flow: FlowId,
@@ -20,7 +20,7 @@ impl Session {
             .is_some_and(|to| self.is_missing(flow, to) && self.released(flow, to, out))
     }
 
-    /// The service says the same, and expects an acknowledgement if more is recorded now.
+    /// Truncates at the service's request, and acknowledges the flow if a hole was closed.
     pub(super) fn release(&mut self, flow: FlowId, to: SeqNumber, out: &mut Outbox) {
         if self.released(flow, to, out) {
             self.acknowledge(flow, out);
@@ -34,9 +34,8 @@ impl Session {
         }
     }
 
-    /// What lies before `to` is needed no more. Answers whether something of it was missing, and is not waited for any
-    /// more: the log must know of that before anybody else does. Of what was recorded it may know longer than the
-    /// record.
+    /// Drops the record before `to`. Returns whether a hole was closed. The log must have that before any ACK.
+    /// Recorded bytes may stay longer in the log than in the record.
     fn released(&mut self, flow: FlowId, to: SeqNumber, out: &mut Outbox) -> bool {
         let was_missing = self.is_missing(flow, to);
         self.ingest.journal.release(flow, to);
@@ -49,7 +48,7 @@ impl Session {
         fills_a_hole
     }
 
-    /// Whether something before `to` is not in the record of a protected connection.
+    /// Whether bytes before `to` are missing in the record of a protected connection.
     pub(super) fn is_missing(&self, flow: FlowId, to: SeqNumber) -> bool {
         let stable_seq = self.ingest.journal.stable_seq(flow);
         stable_seq.is_some_and(|stable_seq| to.after(stable_seq))

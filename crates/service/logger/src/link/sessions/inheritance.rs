@@ -1,16 +1,15 @@
-//! A host that begins a new life takes over what an earlier one has left.
+//! A new instance of a service inherits the records of an earlier instance.
 //!
-//! After a reboot a service comes with the number of a new instance, and its host knows nothing of
-//! the connections it had. The records of the instance before become its own: they keep their place in
-//! the log, under the new number; the keys of the old life are good for nothing any more.
+//! After a reboot a service has a new instance number, and the host knows no connections of the earlier instance.
+//! The new instance inherits the earlier records. The records keep their place in the log under the new number; the
+//! link keys of the earlier instance are invalid.
 //!
-//! **Who inherits from whom.** The service has the same name, comes from the same address, and has the
-//! key with which the one before attached last: behind one address there may be several hosts. A service
-//! whose key is replaced while it lives attaches anew, with the new one. If there are several sessions of
-//! that kind, it is the one whose service attached last. Nothing may have been
-//! heard of it for [`SILENCE`]: a service that speaks is alive, and two must not have one record. And
-//! all of it must be in the log, if there is one: what the heir tells clients to be recorded must not
-//! be lost with this process.
+//! **Conditions.** The service has the same name and address, and the key of the last attachment: several hosts may
+//! share one address. A service whose key is replaced attaches again with the new key. Of several such sessions the
+//! last attached session is inherited. The earlier instance must have been silent for [`SILENCE`]: a service that
+//! sends is alive, and two instances must not share a record. A host with the granted epoch of the service needs
+//! neither the same address nor the silence. All records must be in the log, if there is a log: a record that the
+//! heir reports to clients must survive the logger.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -19,14 +18,14 @@ use protocol::control::{Attach, ErrorCode};
 use super::{Peer, Sessions};
 use crate::{durable::entry::Entry, link::outbox::Outbox};
 
-/// Nothing must have been heard of a service for so long before another instance inherits its
-/// records. A service that is alive probes its link more often.
+/// Silence of a service after which another instance may inherit the records. A living service probes the link more
+/// often.
 pub const SILENCE: Duration = Duration::from_secs(1);
 
-/// Why the records cannot be had now. A moment later they may be.
+/// The reason why the records cannot be inherited now. A later attempt may succeed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NotYet {
-    /// They are those of a service that was heard of a moment ago.
+    /// The service gave a sign of life a moment ago.
     #[error(
         "{service} is still served from {from}: instance {instance:016x} was heard {} ms ago",
         .ago.as_millis()
@@ -34,14 +33,14 @@ pub enum NotYet {
     StillServed {
         /// The name of the service.
         service: String,
-        /// Its instance.
+        /// The instance number.
         instance: u64,
-        /// The address of its host.
+        /// The address of the host.
         from: IpAddr,
-        /// Its last sign of life.
+        /// Time since the last sign of life.
         ago: Duration,
     },
-    /// They are on their way into the log.
+    /// The records are being written to the log.
     #[error("the records of {service} are still being written")]
     StillWritten {
         /// The name of the service.
@@ -50,7 +49,7 @@ pub enum NotYet {
 }
 
 impl NotYet {
-    /// The message to the service.
+    /// The error code for the service.
     #[must_use]
     pub const fn code(&self) -> ErrorCode {
         match self {
@@ -60,23 +59,23 @@ impl NotYet {
     }
 }
 
-/// What was inherited.
+/// The result of an inheritance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Inherited {
-    /// The instance whose records they were.
+    /// The earlier instance.
     pub instance: u64,
-    /// How many connections have a record.
+    /// Number of connections with a record.
     pub connections: usize,
 }
 
 impl Sessions {
-    /// A service with the key of this name is about to attach whose host has begun a new life, if [`Attach::inherit`]
-    /// says so: the records of the life before are those of its instance from now on, and
-    /// [`Sessions::attach`] will find them. `None` if there are none, or if the instance has records
-    /// of its own. `granted`: it was granted the service's epoch, so nobody else can speak.
+    /// Moves the records of an earlier instance to the instance that is about to attach with the key of this name,
+    /// if [`Attach::inherit`] asks for that. [`Sessions::attach`] finds the records afterwards. `None` without
+    /// earlier records, or if the instance has records already. `granted`: the instance has the epoch of the
+    /// service, and no other instance can send.
     ///
     /// # Errors
-    /// [`NotYet`]; nothing has changed.
+    /// [`NotYet`]; the sessions are unchanged.
     pub fn inherit(
         &mut self,
         attach: &Attach,
@@ -123,7 +122,7 @@ impl Sessions {
             });
         }
         if granted {
-            // What else there is of the service is of hosts that have not served it since.
+            // The other sessions of the service belong to hosts that have not served since.
             for (other, kept) in &mut self.by_instance {
                 let of_it = kept.attachment.attach.service == attach.service;
                 kept.over |= of_it && kept.attachment.key == key && *other != instance;
@@ -138,8 +137,8 @@ impl Sessions {
         }))
     }
 
-    /// The session of one instance is that of another from now on, if there is the one and not the
-    /// other. Answers whether it is so.
+    /// Renames the session of instance `from` to `to`, if `from` has a session and `to` has none. Returns whether
+    /// the session was renamed.
     pub(crate) fn rename(&mut self, from: u64, to: u64) -> bool {
         if self.by_instance.contains_key(&to) {
             return false;

@@ -1,7 +1,7 @@
-//! What was decided about leases, in a file: a decision that has been told outlives the logger.
+//! Storage of lease decisions in a file: each decision that a host knows outlives the logger.
 //!
-//! A thread of its own waits for the disk. The file is replaced as a whole, and small: it changes when
-//! another host serves, or a standby comes or goes.
+//! A separate thread waits for the disk. The file is replaced as a whole, and is small. The file changes when
+//! another host serves, or when a standby comes or goes.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -33,7 +33,7 @@ pub const FORMAT: types::Format = types::Format {
     version: VERSION,
     oldest: OLDEST,
 };
-/// After how long what could not be written is tried again.
+/// Time before the next attempt after a failed write.
 const WRITE_RETRY_DELAY: Duration = Duration::from_secs(1);
 
 /// The beginning of a page, in every version.
@@ -89,7 +89,7 @@ impl From<StoredLease> for Record {
 
 /// The file, and the thread that writes it.
 pub(super) struct LeaseStore {
-    /// There until the end.
+    /// `None` only during the end.
     orders: Option<Sender<(u64, Vec<Record>)>>,
     asked: u64,
     shared: Arc<Shared>,
@@ -98,13 +98,13 @@ pub(super) struct LeaseStore {
 
 #[derive(Default)]
 struct Shared {
-    /// The newest state that is on the disk.
+    /// The newest stored state.
     kept: AtomicU64,
     trouble: Mutex<Option<String>>,
 }
 
 impl LeaseStore {
-    /// What the directory knows, and where it will be kept from now on.
+    /// Opens the file in the directory, and returns the stored records.
     pub(super) fn open(directory: &Path) -> io::Result<(Self, Vec<Record>)> {
         let records = read(&directory.join(FILE))?;
         let (orders, received) = channel();
@@ -122,22 +122,22 @@ impl LeaseStore {
         Ok((store, records))
     }
 
-    /// These are all that there are. Tells the number of this state.
+    /// Stores these records in place of all earlier ones. Returns the number of this state.
     pub(super) fn keep(&mut self, records: Vec<Record>) -> u64 {
         self.asked += 1;
-        // The thread ends only by a panic: then nothing is kept any more, and so nothing granted.
+        // The thread ends only by a panic: afterwards no state is stored, and no host gets a grant.
         if let Some(orders) = &self.orders {
             let _ = orders.send((self.asked, records));
         }
         self.asked
     }
 
-    /// The newest state that outlives us.
+    /// The newest stored state.
     pub(super) fn kept(&self) -> u64 {
         self.shared.kept.load(Ordering::Acquire)
     }
 
-    /// Why the last one could not be written.
+    /// The reason why the last write failed.
     pub(super) fn failure(&self) -> Option<String> {
         let trouble = self.shared.trouble.lock();
         trouble.unwrap_or_else(PoisonError::into_inner).clone()
@@ -148,7 +148,7 @@ impl Drop for LeaseStore {
     fn drop(&mut self) {
         self.orders = None;
         if let Some(thread) = self.thread.take() {
-            let _ = thread.join(); // or it would write over what the next one has written
+            let _ = thread.join(); // a running thread could overwrite the file of the next store
         }
     }
 }
@@ -163,7 +163,7 @@ fn read(path: &Path) -> io::Result<Vec<Record>> {
             file.sync_all()?;
         }
     }
-    // Otherwise the page before may be there again after a power cut, and this page is believed now.
+    // Without a sync the page before may come back after a power failure, although this page is used now.
     if let Some(directory) = path.parent() {
         File::open(directory)?.sync_all()?;
     }
@@ -225,7 +225,7 @@ fn page(records: &[Record]) -> serde_json::Result<Vec<u8>> {
     })
 }
 
-/// Whenever the power goes, the old file or the new one is there.
+/// At a power failure either the old or the new file is there.
 fn write(directory: &Path, records: &[Record]) -> io::Result<()> {
     let new: PathBuf = directory.join(NEW);
     let mut options = OpenOptions::new();
@@ -308,7 +308,7 @@ mod tests {
         }
     }
 
-    /// The lines of a later version are not looked at.
+    /// Lines of a later version are not parsed.
     #[test]
     fn page_of_next_version_is_refused_and_stays() {
         let directory = tempfile::tempdir().unwrap();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     proptest! {
-        /// The page before has one field fewer.
+        /// A page of version 1 lacks the last field.
         #[test]
         fn page_of_version_1_is_read_as_same_records(records in prop::collection::vec(any_record(), 0..5)) {
             let mut own: serde_json::Value = serde_json::from_slice(&page(&records).unwrap()).unwrap();

@@ -82,7 +82,7 @@ fn it_is_ill_when_it_hangs() {
     assert!(matches!(old.health(), Health::Ill(_)));
 }
 
-/// If not: what it should have is what this prints.
+/// On a failure the test prints the text that the manual should have.
 #[test]
 fn the_manual_has_all_of_them() {
     let text = text(snapshot(Some((LogState::Durable, 4096)))).expect("text");

@@ -1,4 +1,4 @@
-//! When what is acknowledged.
+//! Times of acknowledgements.
 
 use super::*;
 
@@ -41,15 +41,15 @@ fn acknowledgements_can_be_put_off() {
     assert_eq!(link.sessions.due_at(), None);
 }
 
-/// RFC 5681, 4.2: a duplicate acknowledgement for each segment beyond a hole, and one at once for
-/// what fills it. RFC 2018, 4: the block of the newest arrival first.
+/// RFC 5681, 4.2: a duplicate acknowledgement for each segment beyond a hole, and an immediate ACK for a segment
+/// that fills a hole. RFC 2018, 4: the block of the newest arrival first.
 #[test]
 fn holes_are_told_at_once() {
     let mut link = Link::new(AckPolicy::EachBatch, 1);
     link.connect(1, 20_000);
     let tell = |link: &mut Link, at| {
         link.send(1, at, 1000);
-        // Before the batch is at its end.
+        // Before the end of the batch.
         let acks = link.out.datagrams().iter();
         let acks = acks.map(|ack| link.host.hear(ack.bytes()));
         assert_eq!(acks.count(), 1);

@@ -1,4 +1,4 @@
-//! What comes by the control stream.
+//! Messages on the control stream.
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn frames_come_by_the_control_stream() {
     assert!(link.settle(NOW).is_empty());
     let unknown = Some(Response::Unknown { flow_low: 2 });
     assert_eq!(link.session().notice(), unknown);
-    // What comes by the link does not come this way: it would take the place of a record.
+    // Frames of the link are refused on the control stream: the opening would replace a record.
     let opened = FrameKind::Opened {
         client_isn: SeqNumber(0),
         server_isn: SeqNumber(0),

@@ -2,14 +2,14 @@
 
 use super::*;
 
-/// What a network does to datagrams.
+/// The faults of a network.
 #[derive(Debug, Clone, Copy)]
 struct Weather {
     lost: f64,
     doubled: f64,
     reordered: f64,
     garbled: f64,
-    /// Segmentation offload cuts to this.
+    /// Segmentation offload cuts datagrams to this payload size, bytes.
     cut: usize,
 }
 
@@ -25,14 +25,13 @@ fn weather() -> impl Strategy<Value = Weather> {
     )
 }
 
-/// What arrives of what was sent.
+/// The datagrams that arrive.
 fn blow(link: &mut Link, weather: Weather, sent: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     let keys: Vec<_> = link.host.connections.values().map(|c| c.key).collect();
     let random = &mut link.host.random;
     let mut arrived = Vec::new();
     for datagram in sent {
-        // Only the tests know of which connection it is; to cut one that is not of this leaves a
-        // wrong checksum, and is one more damage.
+        // Cutting needs the key of the datagram's connection, which is certain only with a single connection.
         let key = &keys[random.random_range(0..keys.len())];
         let pieces = match keys.len() {
             1 => cut(&datagram, key, weather.cut),
@@ -58,7 +57,7 @@ fn blow(link: &mut Link, weather: Weather, sent: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
     arrived
 }
 
-/// A segment whose checksum the kernel has left for later has no protection of its payload.
+/// An unfinished checksum of the kernel does not protect the payload.
 fn has_checksum(datagram: &[u8]) -> bool {
     protocol::link::SegmentView::parse(datagram).map_or(true, |view| !view.flags().unfinished)
 }
@@ -66,8 +65,8 @@ fn has_checksum(datagram: &[u8]) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Whatever the network does: nothing is acknowledged that is not recorded, and what the clients
-    /// send again often enough is recorded byte for byte.
+    /// For any faults: all acknowledged bytes are recorded, and with enough retransmissions all input is recorded
+    /// byte for byte.
     #[test]
     fn a_record_is_exact_in_any_weather(
         seed: u64,
@@ -77,7 +76,7 @@ proptest! {
     ) {
         let mut link = Link::new(policy, seed);
         for (flow, length) in (1..).zip(&lengths) {
-            // Two and two share the low half of their numbers.
+            // Pairs of connections share the low half of the number.
             link.host.connect((flow / 2) << 32 | (flow % 2), *length);
         }
         let mut rounds = 0;
@@ -106,7 +105,7 @@ proptest! {
         prop_assert_eq!(statistics.instream.conflicting, 0);
     }
 
-    /// Datagrams of who does not have the keys, however close to the right ones.
+    /// Datagrams of a sender without the keys, however close to valid datagrams.
     #[test]
     fn a_forgery_changes_nothing(
         seed: u64,

@@ -1,4 +1,5 @@
-//! What a server's processes were told: said again until it is there, and to whoever comes next.
+//! Determinants of a server's processes: sent repeatedly until the logger has the determinants, and read by the
+//! next host.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +11,7 @@ use super::*;
 
 const RECORD: u64 = 0x1234;
 
-/// A process of the server, at an address of its own.
+/// A process of the server, at a separate address.
 fn process() -> Peer {
     Peer {
         address: SocketAddr::from(([192, 0, 2, 1], 40_000)),
@@ -63,7 +64,7 @@ impl Link {
         self.sessions.take(process(), &datagram, NOW, &mut self.out);
     }
 
-    /// The end of a batch: what its processes are told.
+    /// The end of a batch: the acknowledgements to the processes.
     fn told(&mut self) -> Vec<StreamPosition> {
         self.sessions.settle(NOW, &mut self.out);
         let mut keys = KeySet::EMPTY;
@@ -215,7 +216,7 @@ fn an_heir_finds_them_and_the_dead_host_is_not_heard() {
         length: 7,
     };
     assert_eq!(ask(cut), []);
-    // It goes on behind what it has taken up.
+    // The process continues after the cut.
     let at = StreamPosition {
         version: protocol::link::VERSION,
         slot: keys.slot,
@@ -235,7 +236,7 @@ fn an_heir_finds_them_and_the_dead_host_is_not_heard() {
     assert_eq!(kept, [Response::DeterminantBytes { bytes }]);
 }
 
-/// What a follower has heard: of which edition, and of each process.
+/// The state of a replica: the edition, and the stream of each process.
 #[derive(Default, Debug, PartialEq)]
 struct Heard {
     edition: Option<Edition>,
@@ -282,13 +283,13 @@ fn who_follows_has_what_is_there_and_hears_when_that_is_another() {
     heard.all(&mut follower, &link.sessions, "key");
     let all = [b"hello", &large[..]].concat();
     assert!(heard.streams[&0] == all);
-    // One that comes again goes on where it was, with what it has.
+    // A replica that reconnects continues after the bytes of `has`.
     let has = [(0, 100)];
     let mut again = Replication::new("test".into(), heard.edition, &has);
     let Some(Response::Grown { from: 100, .. }) = again.next(&link.sessions, "key") else {
         panic!("it has the beginning");
     };
-    // What was cut and said otherwise is not what it was.
+    // A stream that was cut and continued differently makes a new edition.
     let cut = Request::CutDeterminants {
         process: 0,
         length: 4,
@@ -299,7 +300,7 @@ fn who_follows_has_what_is_there_and_hears_when_that_is_another() {
     heard.all(&mut follower, &link.sessions, "key");
     assert_ne!(heard.edition, before);
     assert_eq!(heard.streams[&0], b"hell! It is another one, and as long");
-    // Nor is there anything for others, or of others.
+    // Another key, or another service, gets no determinants.
     let mut stranger = Replication::new("test".into(), heard.edition, &[]);
     let told = stranger.next(&link.sessions, "another key");
     assert_eq!(told, Some(Response::Followed { edition: None }));
@@ -309,7 +310,8 @@ fn who_follows_has_what_is_there_and_hears_when_that_is_another() {
     assert_eq!(told, Some(Response::Followed { edition: None }));
 }
 
-/// A logger that has begun anew has no whole record before it has as much as one had before, whoever tells it.
+/// After a restart a logger's record is not whole until the record has all bytes that an earlier logger
+/// acknowledged, from any sender.
 #[test]
 fn what_was_said_before_belongs_to_it() {
     let mut link = Link::new(AckPolicy::EachBatch, 1);
@@ -343,7 +345,7 @@ fn what_was_said_before_belongs_to_it() {
     link.tell(&position(10), b"d");
     assert!(is_whole(&mut link, &[]));
     assert_eq!(link.begin_record(), [(0, 11), (1, 3)]);
-    // Another record has nothing to do with it.
+    // Another record is independent.
     assert_eq!(link.ask(&asks(Some(RECORD + 1), &[])).len(), 1);
     assert!(is_whole(&mut link, &[]));
 }
@@ -370,7 +372,7 @@ fn commits(base: u64) -> Request {
 }
 
 impl Link {
-    /// The image that the record begins with, and how long the first process's stream is.
+    /// The image at the start of the record, and the length of the first process's stream.
     fn image(&mut self) -> (Option<KeptImage>, Option<u64>) {
         match &self.ask(&asks(None, &[]))[..] {
             [Response::Determinants { image, streams, .. }] => {
@@ -426,7 +428,7 @@ fn an_image_takes_the_place_of_what_is_before_it_when_it_is_there_as_a_whole() {
             [Response::ImageBytes { bytes }]
         );
     }
-    // What is said again of what is gone changes nothing.
+    // Repeated determinants from before the image change nothing.
     link.tell(&position(0), b"0000000000000");
     assert_eq!(link.told(), [position(13)]);
     let behind = Request::ReadDeterminants {
@@ -438,7 +440,8 @@ fn an_image_takes_the_place_of_what_is_before_it_when_it_is_there_as_a_whole() {
     assert_eq!(link.ask(&behind), [Response::DeterminantBytes { bytes }]);
 }
 
-/// Who dies while it tells of one, or goes, leaves the record as it was; so does who takes over.
+/// An upload without a commit leaves the record unchanged: after the death or detachment of the uploader, and for
+/// an heir.
 #[test]
 fn an_image_that_was_not_committed_is_gone_with_whoever_told_of_it() {
     for step in ["attach", "detach", "inherit", "drop"] {
@@ -491,7 +494,7 @@ fn an_image_that_was_not_committed_is_gone_with_whoever_told_of_it() {
     }
 }
 
-/// What begins with an image nobody can follow from its beginning.
+/// A record that begins with an image cannot be replicated from the beginning.
 #[test]
 fn who_follows_is_told_of_no_record_that_begins_with_an_image() {
     let mut link = Link::new(AckPolicy::EachBatch, 1);

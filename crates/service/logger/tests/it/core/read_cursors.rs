@@ -1,9 +1,9 @@
-//! A server with state notes what it reads: copies of that may be left out.
+//! Read cursors of a server with state: input before a cursor need not be mirrored.
 
 use super::*;
 
 impl Link {
-    /// A copy that says that so much is noted.
+    /// Sends a mirrored segment with the read cursor `noted`.
     fn send_noted(&mut self, at: usize, len: usize, noted: usize) {
         let connection = &self.host.connections[&FlowId(1)];
         let packet = connection.packet(at, len, ChecksumMode::Full);
@@ -11,7 +11,7 @@ impl Link {
         self.take(&datagram);
     }
 
-    /// What is acknowledged, and the newest range beyond it.
+    /// The acknowledged bytes, and the ranges beyond.
     fn heard(&mut self) -> (usize, Vec<(usize, usize)>) {
         self.settle(NOW);
         let connection = &self.host.connections[&FlowId(1)];
@@ -27,7 +27,7 @@ impl Link {
         assert_eq!(self.ask(&Request::Release { places }), []);
     }
 
-    /// Where the record begins, and what is recorded from there.
+    /// The start of the record, and the recorded bytes from there.
     fn recorded(&mut self) -> (usize, Vec<u8>) {
         let journal = self.session().journal();
         let Some(journal::State::Protected(record)) =
@@ -55,11 +55,11 @@ fn a_copy_that_was_left_out_is_not_waited_for() {
     assert_eq!(link.heard(), (400, vec![]));
     let data = link.host.connections[&FlowId(1)].data.clone();
     assert_eq!(link.recorded(), (200, data[200..400].to_vec()));
-    // As many have been left out again, and what comes is all there is.
+    // Another gap of mirrored segments: the record has only the new segment.
     link.send_noted(500, 100, 500);
     assert_eq!(link.heard(), (600, vec![]));
     assert_eq!(link.recorded(), (500, data[500..600].to_vec()));
-    // What comes late after all is not needed.
+    // A late segment is not needed.
     link.send(1, 100, 100);
     assert_eq!(link.heard(), (600, vec![]));
     // The end.
@@ -81,7 +81,7 @@ fn what_is_noted_and_recorded_stays() {
         assert_eq!(link.heard(), (400, vec![]));
         assert_eq!(link.recorded(), (0, data[..400].to_vec()));
     }
-    // Until the service says that it is not needed.
+    // Until the service releases the bytes.
     link.release(100);
     assert_eq!(link.recorded(), (100, data[100..400].to_vec()));
     assert!(link.settle(NOW).is_empty());
@@ -118,7 +118,7 @@ fn a_service_says_itself_what_is_noted() {
     link.release(500);
     assert_eq!(link.heard(), (500, vec![]));
     assert_eq!(link.recorded(), (500, vec![]));
-    // Neither of what is not known, nor what cannot be.
+    // Releases of unknown connections and of impossible places change nothing.
     let places = vec![(FlowId(9), SeqNumber(9)), (FlowId(1), link.seq(0) - 1)];
     assert_eq!(link.ask(&Request::Release { places }), []);
     assert!(link.settle(NOW).is_empty());
@@ -143,8 +143,8 @@ fn a_service_that_keeps_nothing_between_turns_has_no_notes() {
 }
 
 proptest! {
-    /// Whatever a sender with the keys says: the record holds what was sent from where it begins on, and nobody
-    /// panics.
+    /// For any cursors from a sender with the keys: the record has the client's bytes from the start of the record
+    /// on, and no cursor causes a panic.
     #[test]
     fn any_place_may_be_said(
         seed: u64,

@@ -1,4 +1,4 @@
-//! Who is kept, and known again: handshakes, keys, services.
+//! Retention and identity: handshakes, keys, services.
 
 use super::*;
 
@@ -64,7 +64,7 @@ fn who_only_knocks_is_forgotten_before_others_are_kept_out() {
     }
     link.settle(NOW);
     assert_eq!(link.session().statistics().evicted_half_open, 2);
-    // Now all are in use.
+    // Now all connections are in use.
     link.host.connect(6, 10);
     let open = link.host.open(&link.host.connections[&FlowId(6)]);
     link.take(&open);
@@ -76,7 +76,8 @@ fn who_only_knocks_is_forgotten_before_others_are_kept_out() {
     assert_eq!(link.session().notice(), Some(refused));
 }
 
-/// A flood of SYNs while all places are taken: who makes up handshakes must not cost the service more than others do.
+/// A flood of SYNs at the limit of connections: fabricated handshakes must cost the service no more than unknown
+/// numbers do.
 #[test]
 fn handshakes_that_are_refused_are_told_as_seldom_as_unknown_numbers() {
     const MANY: u64 = 3000;
@@ -112,11 +113,11 @@ fn new_keys_are_used_when_the_other_end_has_them() {
     link.host.use_keys(keys);
     link.send(1, 1000, 1000);
     assert_eq!(link.settle(NOW)[0].slot, KeySlot::One);
-    // What was under way is taken, and does not lead back.
+    // Datagrams in flight are accepted, and do not bring the old keys back.
     link.host.use_keys(old);
     link.send(1, 2000, 1000);
     assert_eq!(link.settle(NOW)[0].slot, KeySlot::One);
-    // The slot that is in use is never the one that is given away.
+    // New keys never go into the slot in use.
     let newer = link.session().rekey(LinkKey([51; 16]), LinkKey([61; 16]));
     let newest = link.session().rekey(LinkKey([52; 16]), LinkKey([62; 16]));
     assert_eq!((newer.slot, newest.slot), (KeySlot::Zero, KeySlot::Zero));
@@ -170,7 +171,7 @@ fn a_service_that_attaches_again_finds_its_records() {
     assert!(kept);
     assert_eq!(link.sessions.tidy(NOW + 2 * KEEP, &mut link.out), []);
     assert_eq!(link.read(FlowId(1)).len(), 1000);
-    // The old address is nobody's, the old keys are still good.
+    // The old address has no session, but the old keys are still valid.
     link.send(1, 1000, 1000);
     assert_eq!(link.sessions.strangers(), 1);
     assert_eq!(keys.slot, KeySlot::One);
@@ -228,7 +229,7 @@ fn services_share_what_all_may_hold() {
     assert_eq!(notice, Some(unprotected));
 }
 
-/// What was said of it may have been lost with the control stream.
+/// The first notice may have been lost with the control stream.
 #[test]
 fn a_service_that_goes_on_with_a_connection_without_a_record_is_told_again() {
     let few = Attach {
@@ -243,7 +244,7 @@ fn a_service_that_goes_on_with_a_connection_without_a_record_is_told_again() {
         reason: UnprotectedReason::ConnectionLimit,
     };
     assert_eq!(link.session().notice(), Some(unprotected));
-    // On its way when the service heard of that.
+    // This segment was in flight when the service got the notice.
     link.send(3, 0, 10);
     assert_eq!(link.session().notice(), None);
     let connection = &link.host.connections[&FlowId(3)];

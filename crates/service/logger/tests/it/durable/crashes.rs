@@ -1,4 +1,4 @@
-//! The logger dies at any step, or its storage fails.
+//! Death of the logger at any step, and failures of the storage.
 
 use super::*;
 
@@ -33,7 +33,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
-    /// The logger may die at any step: what was acknowledged is there afterwards.
+    /// The logger may die at any step: all acknowledged bytes are there afterwards.
     #[test]
     fn what_was_acknowledged_outlives_the_logger(
         seed: u64,
@@ -53,13 +53,13 @@ proptest! {
                 }
                 Step::Hold(hold) => drop(world.ask(&Request::HoldTurns { hold })),
                 Step::Answer => world.answer(),
-                // A server that keeps nothing between turns notes nothing.
+                // A server without state between requests has no read cursors.
                 Step::Note if turn => {}
                 Step::Note => world.note(),
                 Step::Die { with_host } => world.die(with_host),
             }
         }
-        // And it goes on.
+        // The next logger records the rest.
         for _ in 0..3000 {
             if world.host.is_recorded() {
                 break;
@@ -71,8 +71,8 @@ proptest! {
         world.die(true);
     }
 
-    /// The storage fails at any step: nobody waits for it, and when it works again everything gets
-    /// into a new log.
+    /// The storage fails at any step: no ACK waits for the storage. After the repair all records get into a new
+    /// log.
     #[test]
     fn a_storage_that_fails_holds_nothing_up(
         seed: u64,
@@ -112,8 +112,8 @@ proptest! {
 }
 
 proptest! {
-    /// Entries with right checksums that no program of ours has written, behind those of one: they
-    /// are read without a panic, or taken for damage.
+    /// Foreign entries with right checksums, after entries of a logger: reading does not panic, and may report
+    /// damage.
     #[test]
     fn any_entries_are_read(
         foreign in prop::collection::vec((0u8..40, 0u64..3, any::<Vec<u8>>()), 1..20),

@@ -1,4 +1,4 @@
-//! When the log is waited for, how long it is, and what damage costs.
+//! Waiting for the log, size of the log, and costs of damage.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn an_acknowledgement_waits_until_it_is_durable() {
     assert!(!world.host.connections[&flow].opened);
     world.write_all();
     assert!(world.host.connections[&flow].opened);
-    // One commit for all that came while one was under way.
+    // One commit for all segments that arrived during the last commit.
     let send = |world: &mut World, at| {
         let connection = &world.host.connections[&flow];
         let packet = connection.packet(at, 100, ChecksumMode::Full);
@@ -27,7 +27,7 @@ fn an_acknowledgement_waits_until_it_is_durable() {
     world.write();
     assert_eq!(stable(&world), 400);
     assert!(world.writing.is_none());
-    // What is durable already needs no commit.
+    // A durable record needs no further commit.
     send(&mut world, 300);
     assert!(world.writing.is_none());
     assert!(world.out.datagrams().is_empty());
@@ -51,7 +51,7 @@ fn barrier_is_answered_when_all_before_it_is_durable() {
     world.write();
     assert_eq!(world.out.drained(), Some((INSTANCE, 9)));
     assert_eq!(world.out.drained(), None);
-    // A digest is not in a hurry, and its barrier is not, unless a recovery waits.
+    // Neither a digest nor the barrier after the digest is urgent, unless a recovery waits.
     let digest = Digest {
         next: world.host.connections[&flow].server_isn + 1,
         ..Digest::default()
@@ -135,7 +135,7 @@ fn a_commit_that_takes_too_long_is_not_waited_for() {
     assert!(matches!(slow, Some(Change::Volatile(_))));
     world.hear();
     assert!(world.host.connections[&flow].opened);
-    // The writer has not answered: it is not told anything else.
+    // The writer has not reported, and gets no other order.
     world.now += 2 * RETRY;
     while !world.host.is_recorded() {
         world.traffic();
@@ -198,7 +198,7 @@ fn a_service_that_is_forgotten_is_not_found_again() {
     assert_eq!((restored.sessions, restored.connections), (0, 0));
 }
 
-/// A turn that begins while the record of the last one is being copied: the copy has to begin anew.
+/// A request that begins during the copying of the last request's record: the copying begins again.
 #[test]
 fn turns_go_on_while_they_are_copied() {
     let mut world = World::new(1, ReplayMode::Request);
@@ -209,7 +209,7 @@ fn turns_go_on_while_they_are_copied() {
     let mut round = 0;
     while !world.host.is_recorded() {
         round += 1;
-        // In order: the next piece that is not recorded, of a connection after the other.
+        // In order: the next unrecorded piece, of each connection in turn.
         let flow = flows[round % 3];
         let session = world.sessions.get(INSTANCE).expect("attached");
         let stable = session.journal().stable_seq(flow).expect("recorded");
@@ -222,8 +222,8 @@ fn turns_go_on_while_they_are_copied() {
             let datagram = world.host.segment(connection, &packet, false);
             world.batch(&[datagram]);
         }
-        // An answer that was not written when the logger died is missing for good, and with it the
-        // end of that turn: so mostly all is written before.
+        // A response that was not written before the logger's death is lost for good, and with the response the end
+        // of the request: so mostly all entries are written before.
         match world.host.random.random_range(0..400) {
             0 => world.die(true),
             1..8 => {
@@ -240,8 +240,8 @@ fn turns_go_on_while_they_are_copied() {
     world.die(true);
 }
 
-/// A restarted server is given what a client said only when it has said again what the client had heard before: the
-/// copy of a record knows where that was.
+/// A restarted server gets input only after repeating the output that the client had received before that input:
+/// the copy of a record keeps these places.
 #[test]
 fn where_clients_began_to_speak_is_copied() {
     let mut world = World::new(1, ReplayMode::Connection);
@@ -265,12 +265,12 @@ fn where_clients_began_to_speak_is_copied() {
         if round % 3 == 0 {
             world.answer();
         }
-        // While it is copied, and before what has come meanwhile is written.
+        // During the copying, and before new entries are written.
         if world.host.random.random_bool(0.5) {
             world.write_all();
         }
     }
-    // Others come and go, so that the log begins anew again and again.
+    // Other connections come and go, so that the log begins again and again.
     for _ in 0..50 {
         let busy = world.connect(3000);
         while !world.host.connections[&busy].is_recorded() {
@@ -292,7 +292,7 @@ fn where_clients_began_to_speak_is_copied() {
     );
 }
 
-/// A record that is read from the log may have room for what came, though the record was given up.
+/// A later reading may have enough memory for a record that was given up.
 #[test]
 fn a_record_that_was_given_up_for_what_the_server_said_is_not_read_again() {
     for last in ["head", "digest"] {

@@ -1,9 +1,9 @@
-//! What is in the server's notes, and not in the record.
+//! Input in the determinants that the record lacks.
 
 use super::*;
 
 impl World {
-    /// A copy of what the first client has sent there, after so much that is noted.
+    /// Mirrors a segment of the first client, with the read cursor `noted`.
     fn send_noted(&mut self, at: usize, noted: usize) {
         let connection = &self.host.connections[&FlowId(1)];
         let packet = connection.packet(at, 100, ChecksumMode::Full);
@@ -11,12 +11,12 @@ impl World {
         self.batch(&[datagram]);
     }
 
-    /// What the first client was told.
+    /// The bytes acknowledged to the first client.
     fn stable(&self) -> usize {
         self.host.connections[&FlowId(1)].stable
     }
 
-    /// Where the record begins, and where it ends.
+    /// Start and end of the record.
     fn bounds(&self) -> (u32, u32) {
         let journal = self.sessions.get(INSTANCE).expect("attached").journal();
         let first = self.host.connections[&FlowId(1)].client_isn + 1;
@@ -71,7 +71,7 @@ fn what_was_not_written_was_not_acknowledged() {
     let before = world.bounds();
     world.send_noted(4000, 4000);
     world.die(true);
-    // The storage may have kept it, or not.
+    // The storage may have kept the change or not.
     assert!([before, (4000, 4100)].contains(&world.bounds()));
     while !world.host.is_recorded() {
         world.note();

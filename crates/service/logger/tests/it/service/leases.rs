@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// One that asks for a lease, on a logger that remembers.
+/// A host that requests a lease, from a logger with a directory.
 struct Asker {
     logger: Running,
     directory: tempfile::TempDir,
@@ -47,7 +47,7 @@ impl Asker {
         }
     }
 
-    /// It has been granted an epoch, and has heard the last answer.
+    /// A request of the holder of epoch 1, with the number of the last answer.
     fn holds(&mut self) -> Verdict {
         let answered = self.request.number;
         self.verdict(Standing::Holds {
@@ -69,7 +69,7 @@ fn is_lease(verdict: Verdict) -> bool {
     matches!(verdict, Verdict::Lease { epoch: 1, .. })
 }
 
-/// What it is to be told is kept first, and it does not have to ask for it again.
+/// A grant is stored before the answer, and the host need not request again.
 #[test]
 fn who_asks_for_a_lease_is_told_when_it_is_kept() {
     let mut asker = Asker::new();
@@ -78,14 +78,14 @@ fn who_asks_for_a_lease_is_told_when_it_is_kept() {
     assert!(book.expect("it is kept").contains("\"epoch\":1"));
 }
 
-/// That it needs no lease any more cannot be noted: it has one as before, and does not fall silent.
+/// While the end of a lease's need cannot be stored, the host keeps a lease as before, and continues to send.
 #[test]
 fn who_serves_goes_on_while_nothing_can_be_noted() {
     let mut asker = Asker::new();
     asker.is_granted();
     std::fs::remove_dir_all(asker.directory.path()).expect("removed");
     let told = |event: Event| matches!(event, Event::Warning { reason, .. } if reason.contains("no host is granted"));
-    // The trouble is told with the next answer after the disk's.
+    // The warning comes with the next answer after the failed write.
     loop {
         let prolonged = asker.holds();
         assert!(is_lease(prolonged), "{prolonged:?}");

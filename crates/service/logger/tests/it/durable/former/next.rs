@@ -60,7 +60,7 @@ fn as_former(mut log: Simulated) -> Simulated {
     }))
 }
 
-/// The records, with the places at which their clients began to speak.
+/// The records, with the places at which the clients began to send.
 fn records(world: &World) -> BTreeMap<FlowId, (Protected, Vec<Position>)> {
     let session = world.sessions.get(INSTANCE).expect("attached");
     let flows = world.host.connections.keys();
@@ -98,7 +98,7 @@ fn log_of_version_before_is_read_and_written_on() {
         world.begin_with(storage);
         let former = records(&world);
         assert!(own.contains_key(&large) && own == former);
-        // Later segments have the version of now. Records that move there let old segments go.
+        // Later segments have the current version. Records that move there free old segments.
         world.connect(100);
         world.traffic();
         world.write();
