@@ -19,10 +19,10 @@ use crate::{echoes, echoing, protect, status, talks};
 const DEFAULT_KILLS: usize = 12;
 /// Bytes of each of a download, an echo and an upload for each death.
 const BYTES_PER_KILL: usize = 128 << 10;
-/// This share of deaths is followed by another death soon.
+/// After every death with a multiple of this number, another death follows soon.
 const SECOND_KILL_SHARE: usize = 3;
-/// Longest times, in ms: between a death and the next logger process; of a logger process that no client waits for;
-/// of a logger process after the service has found the logger. The logger must run most of the time: while no logger
+/// Longest times, in ms: between a death and the next logger process; of a logger process that the test does not
+/// await; of a logger process after the service has found the logger. The logger must run most of the time: while no logger
 /// answers, a client doubles the retransmission timeout.
 const DOWNTIME_MS: usize = 100;
 const SHORT_LIFE: usize = 150;
