@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use ab_builds::{AbBuilds, outlive, wait_until};
 
-/// How many timings each of those tests tries that are about timing.
+/// Number of timings for each test of timing: `OUTLIVE_TIMINGS`, by default 40.
 fn timings() -> u64 {
     let wanted = std::env::var("OUTLIVE_TIMINGS").ok();
     wanted.and_then(|wanted| wanted.parse().ok()).unwrap_or(40)
@@ -54,7 +54,7 @@ fn finished_build_is_committed() {
     assert!(!builds.ours.join("a.o").exists(), "something leaked");
     let said = builds.make(&[]);
     assert!(said.contains("revealed"), "{said}");
-    // And again, and nothing is to be done.
+    // And again, without any work.
     builds.await_speculation();
     let said = builds.make(&[]);
     assert!(said.contains("revealed 0 outputs"), "{said}");

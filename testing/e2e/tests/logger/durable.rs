@@ -22,8 +22,8 @@ const BYTES_PER_KILL: usize = 128 << 10;
 /// After every death with a multiple of this number, another death follows soon.
 const SECOND_KILL_SHARE: usize = 3;
 /// Longest times, in ms: between a death and the next logger process; of a logger process that the test does not
-/// await; of a logger process after the service has found the logger. The logger must run most of the time: while no logger
-/// answers, a client doubles the retransmission timeout.
+/// await; of a logger process after the service has found the logger. The logger must run most of the time: while no
+/// logger answers, a client doubles the retransmission timeout.
 const DOWNTIME_MS: usize = 100;
 const SHORT_LIFE: usize = 150;
 const UPTIME_MS: usize = 1000;

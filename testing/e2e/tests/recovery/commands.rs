@@ -376,7 +376,7 @@ fn check_reports_missing_requirements() {
     let two = [at.as_str(); 2];
     let (status, found) = pair("10.0.0.110:80", "eth0", &one, &[]);
     assert_eq!((status, &found["ok"]), (Some(0), &true.into()), "{found}");
-    // `serve` starts with a warning; a standby would wait for ever. (`serve` refuses the options with two loggers.)
+    // `serve` starts with a warning; a standby would wait in vain. (`serve` refuses the options with two loggers.)
     let (alone, either) = (&[0][..], &[0, 78][..]);
     for (address, device, loggers, word, statuses) in [
         (free.as_str(), "eth0", &one[..], "ip address del", either),

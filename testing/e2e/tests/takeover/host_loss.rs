@@ -170,7 +170,7 @@ fn stopping_serve_hands_over() {
     std::mem::swap(&mut pair.first, &mut pair.second);
     let flags = pair.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    // The option says that no host serves, and is wrong.
+    // The verb `serve` vouches that no host serves, and is wrong.
     pair.second.begin_as("serve", &pair.server, &flags);
     pair.await_standby();
     // After SIGKILL to `serve` the server lives, and is silent when the lease has expired.
@@ -330,7 +330,7 @@ fn dead_host_is_released() {
     let serving = second.wait_serving(1);
     assert_eq!(serving["recovered"], 1, "{serving}");
     echoes(&echo, b"taken over");
-    // The host comes back, with a `serve` whose option says that no host serves: `serve` stands by.
+    // The host comes back, with a `serve` that vouches that no host serves: `serve` stands by.
     let mut first = first;
     first.power_on();
     first.begin_as("serve", &server, &flags);

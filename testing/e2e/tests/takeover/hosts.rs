@@ -33,7 +33,7 @@ fn pair_hosts_are_named() {
     for (server, other) in [(&pair.first, &second), (&pair.second, &first)] {
         is_at(&Value::from(server.outlive("status", &[]).stdout), other);
     }
-    // A connection is taken up: without one nobody is taken over from.
+    // Only with a connection to recover there is a former host to name.
     let stream = pair.scene.connect_to(addresses()[0]);
     talks(&stream, "before");
     pair.fail_over(FailOver::PowerOff);
