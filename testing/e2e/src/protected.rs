@@ -285,7 +285,7 @@ impl Protected {
     #[track_caller]
     pub fn power_on(&self) {
         self.at.host.power_on().expect("power on");
-        // A lab's hosts share the kernel and the file system: `clean` empties them as a reboot would.
+        // A lab's hosts share the kernel and the file system: `clean` removes the leftovers that a reboot would remove.
         let cleaned = self.outlive("clean", &["--kill", &self.at.name]);
         assert_eq!(cleaned.status, Some(0), "{cleaned:?}");
     }

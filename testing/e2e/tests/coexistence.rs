@@ -228,8 +228,9 @@ fn last_service_restores_settings() {
     assert_eq!(read(), before);
 }
 
-/// A process sends from memory that never becomes readable, and the kernel keeps the socket locked for that long. A
-/// dump of all sockets of the namespace, as after a recovery, waits for the lock; the service does not wait.
+/// A process sends from memory whose page fault never ends (userfaultfd), and the kernel keeps the socket locked for
+/// that long. A dump of all sockets of the namespace, as after a recovery, waits for the lock; the service does not
+/// wait.
 #[test]
 fn permanently_locked_socket() {
     let scene = Scene::new("locked");

@@ -59,7 +59,7 @@ fn early_interrupt_ends_request() {
     let mut passed_on = [0];
     asker.read_exact(&mut passed_on).expect("it is passed on");
     assert_eq!(passed_on, [2]);
-    // `Reply::Plainly` in postcard: no variables, no message for the user, and no location.
+    // `Reply::PlainRun` in postcard: no variables, no message to the user, and no process with other mounts.
     let reply = [0, 0, 0, 0];
     let length = u32::try_from(reply.len()).expect("it is short");
     asker.write_all(&length.to_be_bytes()).expect("it listens");

@@ -224,7 +224,7 @@ fn build_continues_without_watcher() {
     assert_eq!(String::from_utf8_lossy(&said.stderr), "");
 }
 
-/// With `-j` all commands except the first have a pipe without a writer as standard input.
+/// With `-j` all commands except a single command have a pipe without a writer as standard input.
 #[test]
 fn parallel_readers_get_empty_stdin() {
     let makefile = "all: a b c\na b c:\n\t@cat >$@; sleep 0.2; wc -c <$@\n";

@@ -2,8 +2,8 @@
 //! The frames pass both devices. The server is killed at random moments while clients work, and the clients see no
 //! crash.
 //!
-//! A kernel may lack such devices. Then the test reports that, and passes; with `OUTLIVE_STACKED=all`, as in `make
-//! kernels`, the test fails.
+//! A kernel may lack such devices. Then the test reports that, and passes; with `OUTLIVE_STACKED=all`, as in
+//! `make kernels`, the test fails.
 
 use std::net::SocketAddr;
 

@@ -34,7 +34,7 @@ pub fn ftp(scene: &Scene) -> Server {
 /// The first and the last port of vsftpd for the clients' data connections (passive mode).
 pub const PASSIVE_PORTS: [u16; 2] = [20000, 20049];
 
-/// vsftpd with a process for each session, without passwords. vsftpd serves the files of the HTTP servers, and stores
+/// vsftpd with a process for each session, and anonymous login. vsftpd serves the files of the HTTP servers, and stores
 /// uploads in `/up`. `more`: additional options. IPv4 only.
 ///
 /// # Panics

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use super::{SERVER_PORT, Server};
 use crate::Scene;
 
-/// The response to `GET /NAME` has the requests for NAME, all requests, values of this incarnation alone (random
-/// numbers, clocks, the size of the heap), and the result of some work. The work is a timer, the content of a file,
-/// hashes and archives by the thread pool, or garbage. IPv4 only.
+/// The response to `GET /NAME` has the number of requests for NAME, the number of all requests, values of this
+/// incarnation alone (random numbers, clocks, the size of the heap), and the result of some work. The work is a timer,
+/// the content of a file, hashes and archives by the thread pool, or garbage. IPv4 only.
 const COUNTER_SCRIPT: &str = r#"
 const http = require("http"), crypto = require("crypto"), fs = require("fs"), zlib = require("zlib");
 const counters = new Map(), objects = new Map();

@@ -50,7 +50,7 @@ pub fn nginx_proxy(scene: &Scene, behind: SocketAddr) -> Server {
     Server::new("nginx", vec![address], &command)
 }
 
-/// redis as a replica of `master`, which does not write the received data to files. IPv4 only.
+/// redis as a replica of `master`. The replica does not write the received data to files. IPv4 only.
 #[must_use]
 pub fn replica(scene: &Scene, master: SocketAddr) -> Server {
     let mut server = redis(scene);

@@ -49,7 +49,7 @@ pub fn python(scene: &Scene) -> Server {
     Server::new("python", vec![address], &command)
 }
 
-/// Sends each client 2 MB within a second: over a million bytes, the length of the excess, and consecutive numbers.
+/// Sends each client, at 2 MB a second, over a million bytes, the length of the excess, and consecutive numbers.
 const DIVERGING_SCRIPT: &str = r#"
 import os, socket, sys, threading, time
 with open(sys.argv[3], "a") as lives:

@@ -254,8 +254,8 @@ impl AbBuilds {
         self.same(&ours, &theirs, arguments)
     }
 
-    /// Runs the same script with both makes, as `$M`, and asserts equal results. Returns the messages of `outlive
-    /// make`.
+    /// Runs the same script with both makes, as `$M`, and asserts equal results. Returns the messages of
+    /// `outlive make`.
     pub(crate) fn shell(&self, script: &str) -> String {
         let run = |make: &str, tree: &Path| {
             let mut shell = shell(make, script);

@@ -19,7 +19,7 @@ use crate::{echoes, echoing, protect, status, talks};
 const DEFAULT_KILLS: usize = 12;
 /// Bytes of each of a download, an echo and an upload for each death.
 const BYTES_PER_KILL: usize = 128 << 10;
-/// After every death with a multiple of this number, another death follows soon.
+/// After each death whose number is a multiple of this, another death follows soon.
 const SECOND_KILL_SHARE: usize = 3;
 /// Longest times, in ms: between a death and the next logger process; of a logger process that the test does not
 /// await; of a logger process after the service has found the logger. The logger must run most of the time: while no
@@ -117,7 +117,7 @@ fn record_of_connection_ended_during_outage_is_removed() {
     let log = scene.directory().join("log");
     let log = log.to_string_lossy();
     let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
-    // After the loss only the waiting clients are left.
+    // Under `hold`, waiting clients are all that is left of the logger's knowledge.
     let hold = ["--on-logger-loss", "hold", SHORT_LOGGER_TIMEOUT];
     let protected = protect(&scene, &test_server(&scene), &logger, &hold);
     let (ends, stays) = (echoing(&scene), echoing(&scene));

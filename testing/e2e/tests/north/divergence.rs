@@ -27,7 +27,7 @@ def answer(connection, line):
     connection.send(secret[:secret.find(b"\n") + 1], socket.MSG_DONTWAIT)
 "#;
 
-/// Sets the further output of the server.
+/// Sets the output of the server from now on, also the output during a replay.
 fn set_output(scene: &Scene, what: &str) -> PathBuf {
     let path = scene.directory().join("secret");
     if path.exists() {

@@ -252,7 +252,7 @@ fn diverging_replica_is_dropped() {
     }
     let reason = pair.second.wait_for("replica_dropped", 2)["reason"].to_string();
     println!("{reason}");
-    // With the old file again, the host takes over cold, without the dropped replica.
+    // With the old file again, the host takes over cold, whatever the state of the last replica.
     fs::write(&config, "proc-title-template \"redis\"\n").expect("written");
     assert_eq!(open.ask(&["GET", "counter"]), "200");
     pair.fail_over(FailOver::PowerOff);

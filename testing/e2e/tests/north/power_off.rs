@@ -224,7 +224,7 @@ fn loop_iteration_waits_once_for_logger() {
         assert!(counted.into_iter().eq((round - 1) * 16 + 1..=round * 16));
     }
     let after = ["waits", "iterations"].map(commits);
-    // On a slow machine the server itself never waits: the output leaves later.
+    // On a slow machine the server stops waiting at some point: the output leaves later.
     assert!(after[0] > 0, "nothing was ever waited for");
     let [waits, turns] = [0, 1].map(|which| after[which] - before[which]);
     assert!(
