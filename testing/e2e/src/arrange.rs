@@ -11,19 +11,19 @@ use rustix::fs::{FlockOperation, flock};
 use crate::servers::{Server, test_server};
 use crate::{EVENT_TIMEOUT, Scene};
 
-/// Runs a line, split at its spaces, as a command on a host, and returns what it printed.
+/// Runs a line, split at the spaces, as a command on a host, and returns the standard output.
 ///
 /// # Panics
-/// When it fails.
+/// When the command fails.
 #[track_caller]
 pub fn run(host: &Host, line: &str) -> String {
     run_words(host, &line.split(' ').collect::<Vec<_>>())
 }
 
-/// [`run`] for words that have spaces in them.
+/// [`run`] for words that contain spaces.
 ///
 /// # Panics
-/// As there.
+/// When the command fails.
 #[track_caller]
 pub fn run_words(host: &Host, words: &[&str]) -> String {
     let (program, arguments) = words.split_first().expect("a program");

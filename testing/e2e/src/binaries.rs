@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
-/// The `outlive` binary: what `OUTLIVE_BIN` names, else the one in the directory in which
-/// cargo builds the workspace's binaries.
+/// The `outlive` binary: the program in `OUTLIVE_BIN`, else the program in the directory in which cargo builds the
+/// workspace's binaries.
 ///
 /// # Panics
-/// When there is none.
+/// When there is no such file.
 #[must_use]
 pub fn outlive() -> PathBuf {
     let path = std::env::var_os("OUTLIVE_BIN").map_or_else(|| built("outlive"), PathBuf::from);
@@ -18,11 +18,11 @@ pub fn outlive() -> PathBuf {
     path
 }
 
-/// The `outlive` of the next version of the formats (feature `next-version`): `OUTLIVE_NEXT_BIN` names the program; by
-/// default it is in `next` beside the directory of this build.
+/// The `outlive` of the next version of the formats (feature `next-version`): the program in `OUTLIVE_NEXT_BIN`, by
+/// default in `next` beside the directory of this build.
 ///
 /// # Panics
-/// When there is none.
+/// When there is no such file.
 #[must_use]
 pub fn next_outlive() -> PathBuf {
     let built = || {
@@ -42,10 +42,10 @@ pub fn next_outlive() -> PathBuf {
     path
 }
 
-/// Our own small server, see `src/bin/test-server.rs`. Cargo builds it with these tests.
+/// The small test server, see `src/bin/test-server.rs`. Cargo builds the server with these tests.
 ///
 /// # Panics
-/// When it is not there.
+/// When there is no such file.
 #[must_use]
 pub fn test_server() -> PathBuf {
     let path = built("test-server");

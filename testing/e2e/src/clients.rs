@@ -10,7 +10,7 @@ use crate::{EVENT_TIMEOUT, Scene};
 /// Reads exactly `length` bytes.
 ///
 /// # Panics
-/// When they do not come, with how many did.
+/// When fewer bytes come; the message holds their number.
 #[must_use]
 #[track_caller]
 pub fn read_exactly(mut stream: &TcpStream, length: usize) -> Vec<u8> {
@@ -26,11 +26,11 @@ pub fn read_exactly(mut stream: &TcpStream, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// What has come. A stopped and continued process, or one that is looked at, is interrupted where a read has a
-/// time limit (signal(7)): that says nothing of the connection.
+/// Reads the bytes that have come. A signal or a debugger that stops the process interrupts a read with a time limit
+/// (signal(7)): the connection is not affected, and the read is repeated.
 ///
 /// # Errors
-/// Those of the connection.
+/// Errors of the connection.
 pub fn read_some(mut stream: impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     loop {
         match stream.read(buffer) {
@@ -43,7 +43,7 @@ pub fn read_some(mut stream: impl Read, buffer: &mut [u8]) -> io::Result<usize> 
 /// Reads until the other end has closed.
 ///
 /// # Panics
-/// When it was reset or says nothing for [`EVENT_TIMEOUT`].
+/// When the connection is reset or silent for [`EVENT_TIMEOUT`].
 #[must_use]
 #[track_caller]
 pub fn read_to_end(mut stream: &TcpStream) -> Vec<u8> {
@@ -57,14 +57,14 @@ pub fn read_to_end(mut stream: &TcpStream) -> Vec<u8> {
 /// Reads until the connection is reset.
 ///
 /// # Panics
-/// When the connection ends otherwise, or says nothing for [`EVENT_TIMEOUT`].
+/// When the connection ends otherwise, or is silent for [`EVENT_TIMEOUT`].
 #[track_caller]
 pub fn is_reset(stream: &TcpStream) {
     let mut buffer = [0; 4096];
     loop {
         match read_some(stream, &mut buffer) {
             Ok(0) => panic!("a proper end, not a reset"),
-            // What was on its way before.
+            // Data sent before the reset.
             Ok(_) => {}
             Err(error) => {
                 assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
@@ -85,11 +85,10 @@ pub fn write(mut stream: &TcpStream, bytes: &[u8]) {
     }
 }
 
-/// Says that nothing more will come, and waits for the server to say the same: after this
-/// both FINs have been on the wire.
+/// Sends a FIN and waits for the server's FIN: afterwards both FINs have been on the wire.
 ///
 /// # Panics
-/// When the server sends anything else or does not end.
+/// When the server sends data or does not close.
 #[track_caller]
 pub fn finish(stream: &TcpStream) {
     stream.shutdown(Shutdown::Write).expect("a FIN");
@@ -114,7 +113,7 @@ impl fmt::Debug for Response {
     }
 }
 
-/// A connection over which HTTP/1.1 requests go, one after another.
+/// A connection for consecutive HTTP/1.1 requests.
 #[derive(Debug)]
 pub struct Http {
     stream: BufReader<TcpStream>,
@@ -138,7 +137,7 @@ impl Http {
     /// Sends a GET request.
     ///
     /// # Panics
-    /// When it cannot be sent.
+    /// When the request cannot be sent.
     #[track_caller]
     pub fn ask(&self, path: &str) {
         let request = format!("GET {path} HTTP/1.1\r\nHost: server\r\n\r\n");
@@ -158,7 +157,7 @@ impl Http {
     /// Reads a response; `progress` is called with the number of body bytes read so far.
     ///
     /// # Panics
-    /// When there is no proper one.
+    /// When no valid response comes.
     #[track_caller]
     pub fn response(&mut self, mut progress: impl FnMut(usize)) -> Response {
         let mut head = Vec::new();
@@ -185,7 +184,7 @@ impl Http {
         let mut got = 0;
         while got < length {
             progress(got);
-            // In steps, so that `progress` is called at the offset that it waits for.
+            // In steps: `progress` is called at the expected offset.
             let end = length.min(got + 16_384);
             match read_some(&mut self.stream, &mut body[got..end]) {
                 Ok(0) => panic!("the connection ended after {got} of {length} bytes"),
@@ -200,7 +199,7 @@ impl Http {
     /// Reads until the server closes.
     ///
     /// # Panics
-    /// When it does not.
+    /// When the connection ends otherwise.
     #[must_use]
     #[track_caller]
     pub fn rest(mut self) -> Vec<u8> {
@@ -213,10 +212,10 @@ impl Http {
 /// Runs curl on the client's host, silent but for errors, and without retries.
 ///
 /// # Panics
-/// When it cannot be started.
+/// When curl cannot be started.
 #[must_use]
 pub fn curl(scene: &Scene, arguments: &[&str]) -> Output {
-    // Who knocks again and again while nobody serves does so after 31 s for the fifth time.
+    // Longer than 31 s: by then a client without an answer has retransmitted a SYN five times.
     let limit = EVENT_TIMEOUT.as_secs().to_string();
     let mut all = vec!["-q", "-sS", "--max-time", &limit];
     all.extend(arguments);

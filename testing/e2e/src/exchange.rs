@@ -16,10 +16,10 @@ use crate::{
     Checksum, EVENT_TIMEOUT, Ending, Protected, Recording, Scene, Seed, assert_same_bytes, pattern,
 };
 
-/// What is read or written at a time.
+/// Size of a read or write.
 const PIECE_BYTES: usize = 16 << 10;
 
-/// How much work there is, and how it goes.
+/// Amount of work, and its pace.
 #[derive(Debug, Clone, Copy)]
 pub struct Exchange {
     /// Bytes to the client.
@@ -28,8 +28,7 @@ pub struct Exchange {
     pub echo: usize,
     /// Bytes to the server.
     pub upload: usize,
-    /// How long a client rests after each piece of 16 KiB, so that there is a middle to be
-    /// killed in.
+    /// Pause of a client after each piece of 16 KiB: a kill can then hit the middle.
     pub pace: Duration,
     /// How often something is killed.
     pub kills: usize,
@@ -51,11 +50,11 @@ impl Exchange {
         kills: 2,
     };
 
-    /// Runs it with connections made by `connect`, kills the server at random moments, and
-    /// asserts that clients and wire saw nothing of it.
+    /// Runs the exchange with connections made by `connect`, kills the server at random moments, and asserts that
+    /// clients and wire saw no trace of a kill.
     ///
     /// # Panics
-    /// When they did, or it takes too long.
+    /// When there was a trace, or the exchange takes too long.
     pub fn survives(
         &self,
         scene: &Scene,
@@ -69,11 +68,11 @@ impl Exchange {
         assert_all_recovered(server);
     }
 
-    /// Runs it as [`Exchange::survives`] does, but looks only at the bytes. `before_kill` is
-    /// called before each kill, with its number from 0.
+    /// Runs the exchange as [`Exchange::survives`] does, but compares only bytes. Calls `before_kill` before each
+    /// kill, with the number of the kill from 0.
     ///
     /// # Panics
-    /// When a byte is wrong or missing, or it takes too long.
+    /// When a byte is wrong or missing, or the exchange takes too long.
     pub fn run(
         &self,
         server: &Protected,
@@ -89,10 +88,10 @@ impl Exchange {
         });
     }
 
-    /// Runs it, and calls `kill` at random moments, with the number of each from 0.
+    /// Runs the exchange, and calls `kill` at random moments, with the number of the kill from 0.
     ///
     /// # Panics
-    /// When a byte is wrong or missing, or it takes too long.
+    /// When a byte is wrong or missing, or the exchange takes too long.
     pub fn disturbed(
         &self,
         seed: &mut Seed,
@@ -101,7 +100,7 @@ impl Exchange {
     ) {
         let moments = self.moments(seed);
         let done = AtomicUsize::new(0);
-        // One after another, so that the recording knows them by their order.
+        // In sequence: the recording knows the connections by their order.
         let [download, echo, upload] = [connect(), connect(), connect()];
         thread::scope(|scope| {
             let workers = [
@@ -122,7 +121,7 @@ impl Exchange {
         });
     }
 
-    /// Runs it, and leaves the server alone.
+    /// Runs the exchange without a kill.
     ///
     /// # Panics
     /// When a byte is wrong or missing.
@@ -139,7 +138,7 @@ impl Exchange {
     /// How many bytes are done when the server is killed.
     fn moments(&self, seed: &mut Seed) -> Vec<usize> {
         let all = self.download + 2 * self.echo + self.upload;
-        // Each in its own share of the first four fifths.
+        // Each kill has a share of the first four fifths.
         let share = all * 4 / 5 / self.kills.max(1);
         let in_share = |number| number * share + seed.between(share / 10, share);
         (0..self.kills).map(in_share).collect()
@@ -165,7 +164,7 @@ impl Exchange {
         end(stream);
     }
 
-    /// `sink N`, whose answer is the checksum of what arrived.
+    /// `sink N`: the server answers with the checksum of the received bytes.
     fn upload(&self, stream: &TcpStream, done: &AtomicUsize) {
         let bytes = pattern(self.upload);
         write(stream, format!("sink {}\n", self.upload).as_bytes());
@@ -194,10 +193,10 @@ impl Exchange {
     }
 }
 
-/// Asserts that bytes are the same, and says where they are not.
+/// Asserts that bytes are the same, and reports the first difference.
 ///
 /// # Panics
-/// When they are not.
+/// When the bytes differ.
 #[track_caller]
 pub fn assert_same(got: &[u8], expected: &[u8], offset: usize, what: &str) {
     assert_eq!(
@@ -213,12 +212,10 @@ pub fn assert_same(got: &[u8], expected: &[u8], offset: usize, what: &str) {
     );
 }
 
-/// Closes the client's side, and expects nothing but the server's close.
-///
-/// A connection with a line to and fro before a kill and after it, the `recovery`-th (from 1).
+/// Exchanges a line on a connection before a kill and after the `recovery`-th recovery (from 1).
 ///
 /// # Panics
-/// When it does not survive.
+/// When the connection does not survive.
 #[track_caller]
 pub fn echo_survives_a_kill(scene: &Scene, server: &Protected, recovery: usize) {
     let stream = scene.connect(SERVER_PORT);
@@ -231,8 +228,10 @@ pub fn echo_survives_a_kill(scene: &Scene, server: &Protected, recovery: usize) 
     end(&stream);
 }
 
+/// Closes the client's side, and expects only the server's close.
+///
 /// # Panics
-/// When something else comes.
+/// When the server sends a byte.
 #[track_caller]
 pub fn end(stream: &TcpStream) {
     stream
@@ -245,7 +244,7 @@ pub fn end(stream: &TcpStream) {
 /// closes first: with the server's FIN and without a RST.
 ///
 /// # Panics
-/// When one did not.
+/// When a connection ended otherwise.
 #[track_caller]
 pub fn assert_untouched(recording: Recording, connections: usize) {
     let proper = Ending {
@@ -260,10 +259,10 @@ pub fn assert_untouched(recording: Recording, connections: usize) {
     );
 }
 
-/// Asserts that no recovery lost a connection and none lost its protection.
+/// Asserts that each recovery kept all connections and their protection.
 ///
 /// # Panics
-/// When one did.
+/// When a connection was reset or lost its protection, or a warning was printed.
 #[track_caller]
 pub fn assert_all_recovered(server: &Protected) {
     for kind in [
@@ -277,10 +276,10 @@ pub fn assert_all_recovered(server: &Protected) {
     }
 }
 
-/// One line there and back.
+/// Sends a line and expects the same line as the answer.
 ///
 /// # Panics
-/// When another one comes.
+/// When another line comes.
 #[track_caller]
 pub fn talks(stream: &TcpStream, word: &str) {
     write(stream, format!("say {word}\n").as_bytes());
@@ -291,7 +290,7 @@ pub fn talks(stream: &TcpStream, word: &str) {
 /// A connection that echoes, after a first exchange.
 ///
 /// # Panics
-/// When it does not.
+/// When the server does not echo.
 #[track_caller]
 pub fn echoing(scene: &Scene) -> TcpStream {
     let stream = scene.connect(SERVER_PORT);
@@ -300,10 +299,10 @@ pub fn echoing(scene: &Scene) -> TcpStream {
     stream
 }
 
-/// These bytes there and back.
+/// Sends these bytes and expects their echo.
 ///
 /// # Panics
-/// When others come.
+/// When other bytes come.
 #[track_caller]
 pub fn echoes(stream: &TcpStream, bytes: &[u8]) {
     write(stream, bytes);

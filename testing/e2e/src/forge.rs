@@ -1,6 +1,6 @@
 //! TCP segments made by hand, as a hostile or broken sender emits them.
 //!
-//! The code shares nothing with the product's own view of packets: a common mistake would stay invisible.
+//! The code is independent of the product's parser: a common mistake would stay invisible.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
@@ -19,7 +19,7 @@ pub mod flag {
     pub const SYN: u8 = 0x02;
     /// The connection is aborted.
     pub const RST: u8 = 0x04;
-    /// The receiver should hand on what it has.
+    /// The receiver should deliver the data at once.
     pub const PSH: u8 = 0x08;
     /// The acknowledgment number counts.
     pub const ACK: u8 = 0x10;
@@ -28,9 +28,9 @@ pub mod flag {
 /// A TCP segment in an IPv4 packet, with whatever is said here.
 #[derive(Clone, Debug)]
 pub struct Forged {
-    /// Whom it claims to be from.
+    /// Claimed source, possibly spoofed.
     pub source: SocketAddrV4,
-    /// Where it goes.
+    /// Destination of the segment.
     pub destination: SocketAddrV4,
     /// The sequence number.
     pub sequence: u32,
@@ -38,16 +38,16 @@ pub struct Forged {
     pub acknowledgment: u32,
     /// The control bits, see [`flag`].
     pub flags: u8,
-    /// The window as it stands in the header, not scaled.
+    /// The window in the header, not scaled.
     pub window: u16,
-    /// Option bytes as they are. They are filled up with zeros to a multiple of four; at most
-    /// 40 bytes fit in a header whose length is right.
+    /// Raw option bytes, padded with zeros to a multiple of four. At most 40 bytes fit in a header with a correct
+    /// length.
     pub options: Vec<u8>,
-    /// The header's length that it claims, in 32-bit words; `None` for the right one.
+    /// The claimed header length, in 32-bit words; `None` for the correct length.
     pub data_offset: Option<u8>,
     /// The payload.
     pub payload: Vec<u8>,
-    /// Added to the right checksum: 0 for one that is right.
+    /// Added to the correct checksum: 0 for a correct checksum.
     pub checksum_error: u16,
 }
 
@@ -90,28 +90,27 @@ impl Forged {
         bytes
     }
 
-    /// The same with the wrong checksum that looks like one which is left to a network device: the
-    /// sum of the pseudo header alone.
+    /// A copy with the wrong checksum that looks like checksum offload: the sum of the pseudo header alone.
     #[must_use]
     pub fn unfinished(mut self) -> Self {
         self.checksum_error = 0;
         let segment = self.segment();
         let right = u16::from_be_bytes([segment[16], segment[17]]);
-        // The checksum of zeros is that of the pseudo header, and stands there inverted.
+        // The checksum of zeros is the inverted sum of the pseudo header.
         let zeros = vec![0; segment.len()];
         let pseudo = !checksum(*self.source.ip(), *self.destination.ip(), &zeros);
         self.checksum_error = pseudo.wrapping_sub(right);
         self
     }
 
-    /// The IPv4 packet. Its own checksum is left to the kernel that sends it.
+    /// The IPv4 packet. The sending kernel fills in the checksum of the IPv4 header.
     #[must_use]
     pub fn packet(&self) -> Vec<u8> {
         packet(*self.source.ip(), *self.destination.ip(), &self.segment())
     }
 }
 
-/// An IPv4 packet with any TCP payload, whether it is a segment or not.
+/// An IPv4 packet with any TCP payload, also without a valid segment.
 #[must_use]
 pub fn packet(source: Ipv4Addr, destination: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
     let total = u16::try_from(20 + payload.len()).unwrap_or(u16::MAX);
@@ -124,8 +123,7 @@ pub fn packet(source: Ipv4Addr, destination: Ipv4Addr, payload: &[u8]) -> Vec<u8
     bytes
 }
 
-/// RFC 9293, section 3.1: the one's complement sum with the pseudo header, the field itself
-/// being zero.
+/// RFC 9293, section 3.1: the one's complement sum with the pseudo header; the checksum field itself is zero.
 fn checksum(source: Ipv4Addr, destination: Ipv4Addr, segment: &[u8]) -> u16 {
     let mut sum = 6 + u32::try_from(segment.len()).unwrap_or(0);
     for bytes in [&source.octets()[..], &destination.octets()[..], segment] {
@@ -140,7 +138,7 @@ fn checksum(source: Ipv4Addr, destination: Ipv4Addr, segment: &[u8]) -> u16 {
     !u16::try_from(sum).unwrap_or(0)
 }
 
-/// Raw sockets of a host: they send packets from any source address.
+/// Raw sockets of a host, for packets from any source address.
 #[derive(Debug)]
 pub struct Forger {
     v4: OwnedFd,
@@ -167,10 +165,10 @@ impl Forger {
         }
     }
 
-    /// Sends an IP packet. A full queue of the sending host is waited for.
+    /// Sends an IP packet. Waits while the queue of the sending host is full.
     ///
     /// # Panics
-    /// The system refuses to send it.
+    /// The system refuses to send the packet.
     pub fn send(&self, packet: &[u8]) {
         let (socket, to) = match packet.first().map(|byte| byte >> 4) {
             Some(6) => (&self.v6, destination::<16>(packet, 24)),

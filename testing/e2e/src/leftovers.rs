@@ -27,7 +27,7 @@ impl Before {
         }
     }
 
-    /// What is there now that the service should have taken with it.
+    /// Leftovers of the service, after a wait of at most [`EVENT_TIMEOUT`].
     pub(crate) fn left(&self, host: &Host) -> Vec<String> {
         let deadline = Instant::now() + EVENT_TIMEOUT;
         loop {
@@ -53,7 +53,7 @@ impl Before {
             }
             let owned = match kind {
                 "cgroup2" => entries(&path.join("outlive")),
-                // One directory for each version of the layout.
+                // A directory for each version of the layout.
                 "bpf" => {
                     let versions = entries(&path.join("outlive"));
                     versions.iter().flat_map(|path| entries(path)).collect()
@@ -74,15 +74,13 @@ impl Before {
         left
     }
 
-    /// Whether a directory is the service's: its name may have a suffix that tells run
-    /// directories apart.
+    /// Whether a directory belongs to the service: the name may have a suffix for the run directory.
     fn is_ours(&self, path: &Path) -> bool {
         let name = path.file_name().map(|name| name.to_string_lossy());
         name.is_some_and(|name| name.starts_with(&self.name))
     }
 
-    /// Processes of `serve`, which name the service, and of the server, which are in its
-    /// cgroup.
+    /// Processes of `serve`, with the service's name in the command line, and processes in the server's cgroup.
     fn processes(&self) -> Vec<String> {
         let cgroup = format!("/outlive/{}", self.name);
         let entries = fs::read_dir("/proc").expect("the list of processes");
@@ -90,7 +88,7 @@ impl Before {
             let command = fs::read(process.join("cmdline")).unwrap_or_default();
             let groups = fs::read_to_string(process.join("cgroup")).unwrap_or_default();
             let named = String::from_utf8_lossy(&command).contains(&self.name);
-            // A zombie has no command line and is reaped with its guard.
+            // A zombie has no command line; its guard reaps the zombie.
             !command.is_empty() && (named || groups.contains(&cgroup))
         };
         entries
@@ -101,7 +99,7 @@ impl Before {
     }
 }
 
-/// What is in a directory, if it is there.
+/// Entries of a directory; none if the directory does not exist.
 fn entries(directory: &Path) -> Vec<PathBuf> {
     let found = fs::read_dir(directory).into_iter().flatten().flatten();
     found.map(|entry| entry.path()).collect()

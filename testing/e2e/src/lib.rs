@@ -1,9 +1,8 @@
-//! What the end-to-end tests share.
+//! The shared parts of the end-to-end tests.
 //!
-//! A test puts a [`Scene`] on the stage, a client and a server on one switch, starts a
-//! [`servers::Server`] there, under `outlive serve` ([`Protected`]) or without
-//! ([`scene::Plain`]), and lets [`clients`] work while the server dies. A [`Recording`] says
-//! which connections were told an end.
+//! A test sets up a [`Scene`], a client and a server on one switch. The test starts a [`servers::Server`] there,
+//! under `outlive serve` ([`Protected`]) or without ([`scene::Plain`]), and lets [`clients`] work while the server
+//! dies. A [`Recording`] holds the connections that saw an end.
 
 #![forbid(unsafe_code)]
 
@@ -76,11 +75,10 @@ impl Checksum {
     }
 }
 
-/// Asserts that two byte strings are equal, and says where they differ instead of printing
-/// megabytes.
+/// Asserts that two byte strings are equal, and prints the first difference instead of megabytes.
 ///
 /// # Panics
-/// When they differ.
+/// When the strings differ.
 #[track_caller]
 pub fn assert_same_bytes(what: &str, expected: &[u8], got: &[u8]) {
     if let Some(at) = expected.iter().zip(got).position(|(a, b)| a != b) {

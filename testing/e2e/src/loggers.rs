@@ -19,7 +19,7 @@ pub const LOGGER_PORT: u16 = 7600;
 /// How soon a logger is lost, for tests of a loss: the flags of `serve`.
 pub const SHORT_LOGGER_TIMEOUT: &str = "--logger-timeout=1s";
 
-/// A running `outlive logger`. Dropping it stops it.
+/// A running `outlive logger`. Drop stops the logger.
 #[derive(Debug)]
 pub struct Logger {
     process: Process,
@@ -30,10 +30,10 @@ pub struct Logger {
 }
 
 impl Logger {
-    /// Starts one on this host, and waits until it listens.
+    /// Starts a logger on this host, and waits until the logger listens.
     ///
     /// # Panics
-    /// When it does not.
+    /// When the logger does not listen.
     #[must_use]
     pub fn start(scene: &Scene, host: &Host, keys: &Path, flags: &[&str]) -> Self {
         Self::start_of(&binaries::outlive(), scene, host, (keys, flags))
@@ -75,26 +75,26 @@ impl Logger {
         }
     }
 
-    /// Where it listens.
+    /// Address of the listener.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         (self.host.address().ipv4(), LOGGER_PORT).into()
     }
 
-    /// Its host.
+    /// Host of the logger.
     #[must_use]
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// What it said.
+    /// Output of the logger.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(&self.said).unwrap_or_default()
     }
 
-    /// What `serve` has to be told to use it. Of a server with state as little is copied as can be, or as much as
-    /// `OUTLIVE_E2E_COPIES` says (segments a second).
+    /// Flags for `serve` to use this logger. For a server with state, the programs mirror as few segments as
+    /// possible, or `OUTLIVE_E2E_COPIES` segments a second.
     #[must_use]
     pub fn flags(&self) -> [String; 5] {
         let keys = self.keys.to_string_lossy().into_owned();
@@ -104,10 +104,10 @@ impl Logger {
         ["--logger".into(), at, "--key-file".into(), keys, copies]
     }
 
-    /// SIGKILL, and waits for its end.
+    /// SIGKILL, and waits for the end of the logger.
     ///
     /// # Panics
-    /// When it does not die.
+    /// When the logger does not die.
     pub fn kill(&self) {
         self.process.kill(Signal::KILL).expect("it runs");
         let ended = self.process.wait_with_timeout(EVENT_TIMEOUT).expect("wait");
@@ -117,7 +117,7 @@ impl Logger {
     /// Starts another logger with the same flags in the place of the killed logger.
     ///
     /// # Panics
-    /// When it does not start.
+    /// When the new logger does not start.
     pub fn replace_dead(&mut self, scene: &Scene) {
         let more = self.more.clone();
         let more: Vec<&str> = more.iter().map(String::as_str).collect();
@@ -158,10 +158,10 @@ impl Drop for Logger {
     }
 }
 
-/// A key file with one key of its own.
+/// A key file with a single fresh key.
 ///
 /// # Panics
-/// When it cannot be written.
+/// When the file cannot be written.
 #[must_use]
 pub fn key_file(scene: &Scene, name: &str) -> PathBuf {
     let path = scene.directory().join(name);
@@ -172,7 +172,7 @@ pub fn key_file(scene: &Scene, name: &str) -> PathBuf {
 /// A fresh key.
 ///
 /// # Panics
-/// When `outlive` does not print one.
+/// When `outlive` does not print a key.
 #[must_use]
 pub fn new_key(scene: &Scene) -> String {
     let mut command = scene.server.command(&binaries::outlive().to_string_lossy());
@@ -184,10 +184,10 @@ pub fn new_key(scene: &Scene) -> String {
         .to_owned()
 }
 
-/// Writes a key file, at once.
+/// Writes a key file atomically.
 ///
 /// # Panics
-/// When it cannot be written.
+/// When the file cannot be written.
 pub fn write_keys(path: &Path, keys: &[&str]) {
     let new = path.with_extension("new");
     let _ = fs::remove_file(&new);
@@ -206,7 +206,7 @@ pub fn write_keys(path: &Path, keys: &[&str]) {
 /// A scene with a logger on a host of its own.
 ///
 /// # Panics
-/// When there cannot be one.
+/// When the logger does not start.
 #[must_use]
 pub fn with_logger(label: &str) -> (Scene, Logger) {
     with_logger_that(label, &[])
@@ -228,7 +228,7 @@ pub fn with_logger_that(label: &str, flags: &[&str]) -> (Scene, Logger) {
 /// Starts a server whose record this logger keeps.
 ///
 /// # Panics
-/// When it is not protected.
+/// When the server is not protected.
 #[must_use]
 pub fn protect(scene: &Scene, server: &Server, logger: &Logger, more: &[&str]) -> Protected {
     let flags = logger.flags();
@@ -242,10 +242,10 @@ pub fn protect(scene: &Scene, server: &Server, logger: &Logger, more: &[&str]) -
     protected
 }
 
-/// The status, as one JSON object.
+/// The status, as a JSON object.
 ///
 /// # Panics
-/// When there is none.
+/// When `outlive` does not print a status.
 #[track_caller]
 #[must_use]
 pub fn status(protected: &Protected) -> serde_json::Value {
@@ -253,11 +253,11 @@ pub fn status(protected: &Protected) -> serde_json::Value {
     answer.json().pop().unwrap_or_else(|| panic!("{answer:?}"))
 }
 
-/// Waits until the service has sent to its logger everything that clients have heard by now. The service looks for
+/// Waits until the service has sent to the logger all data that clients have received by now. The service looks for
 /// data to send before each answer: the second answer proves a look that began after the call.
 ///
 /// # Panics
-/// When the service cannot be asked.
+/// When the service does not answer.
 #[track_caller]
 pub fn await_recorded(protected: &Protected) {
     for _ in 0..2 {

@@ -8,7 +8,7 @@ use lab::Host;
 
 use crate::{EVENT_TIMEOUT, Scene};
 
-/// Hears what a program says of its state.
+/// Receives the state messages of a program, as a service manager does.
 #[derive(Debug)]
 pub struct Manager {
     at: PathBuf,
@@ -42,10 +42,10 @@ impl Manager {
         command
     }
 
-    /// Waits until the program says this.
+    /// Waits until the program sends this message.
     ///
     /// # Panics
-    /// When the program says nothing for [`EVENT_TIMEOUT`].
+    /// When the program sends no message for [`EVENT_TIMEOUT`].
     #[track_caller]
     pub fn await_message(&self, word: &str) {
         let mut buffer = [0; 256];

@@ -13,10 +13,10 @@ use crate::loggers::{Logger, protect, status, with_logger_that};
 use crate::servers::{SERVER_PORT, Server, test_server_at};
 use crate::{EVENT_TIMEOUT, Protected, Scene};
 
-/// The addresses of the service, which a host has only while it serves.
+/// The addresses of the service. A host has them only while the host serves.
 ///
 /// # Panics
-/// Never: they are written here.
+/// Never: the addresses are constants.
 #[must_use]
 pub fn addresses() -> [SocketAddr; 2] {
     ["10.0.0.110:8080", "[fd00::110]:8080"].map(|text| {
@@ -26,11 +26,10 @@ pub fn addresses() -> [SocketAddr; 2] {
     })
 }
 
-/// A server of the server's host, at the addresses of the service instead: so it is called, and so says its
-/// configuration.
+/// A server of the server's host, moved to the addresses of the service: in the command and in the configuration.
 ///
 /// # Panics
-/// When the file with this name cannot be written anew.
+/// When `configuration` cannot be read or written again.
 #[must_use]
 pub fn at_addresses(scene: &Scene, mut server: Server, configuration: Option<&str>) -> Server {
     let moved = [scene.ipv4(SERVER_PORT), scene.ipv6(SERVER_PORT)];
@@ -74,17 +73,17 @@ pub fn lease() -> Duration {
 #[derive(Debug)]
 pub struct Pair {
     // Dropped in this order.
-    /// It serves.
+    /// The host that serves.
     pub first: Protected,
-    /// It stands by.
+    /// The standby.
     pub second: Protected,
-    /// It grants who serves.
+    /// Grants the lease.
     pub logger: Logger,
-    /// What they serve.
+    /// The server of both hosts.
     pub server: Server,
-    /// Where all are; clients may have it while hosts change their roles.
+    /// The lab; clients may share the scene while the hosts change roles.
     pub scene: Arc<Scene>,
-    /// What both hosts are told besides.
+    /// Additional flags of both hosts.
     more: Vec<String>,
 }
 
@@ -92,7 +91,7 @@ impl Pair {
     /// Two hosts at 10 and 30, and a logger at 20.
     ///
     /// # Panics
-    /// When one does not serve or the other not stand by.
+    /// When the first host does not serve, or the second host does not stand by.
     #[must_use]
     pub fn new(label: &str, server: impl FnOnce(&Scene) -> Server) -> Self {
         Self::with(label, &[], &[], server)
@@ -147,7 +146,7 @@ impl Pair {
         })
     }
 
-    /// What all its hosts are told.
+    /// Flags of both hosts.
     #[must_use]
     pub fn flags(&self) -> Vec<String> {
         flags(&self.logger, &self.more)
@@ -156,7 +155,7 @@ impl Pair {
     /// Another standby on a host of its own.
     ///
     /// # Panics
-    /// When it does not stand by.
+    /// When the new host does not stand by.
     #[must_use]
     pub fn another(&self, host: &Host, priority: u32) -> Protected {
         let mut flags = self.flags();
@@ -167,7 +166,7 @@ impl Pair {
         another
     }
 
-    /// Hosts that begin from now on are told this besides, and nothing of what they were told before.
+    /// Replaces the additional flags of hosts that start from now on.
     pub fn set_extra_flags(&mut self, more: &[&str]) {
         self.more = more.iter().map(ToString::to_string).collect();
     }
@@ -175,16 +174,16 @@ impl Pair {
     /// Waits until `second` would take over.
     ///
     /// # Panics
-    /// When it does not come to that.
+    /// When `second` does not get ready in time.
     pub fn await_standby(&self) {
         self.second.wait_for("standby_started", 1);
         self.first.wait_for("lease_required", 1);
     }
 
-    /// What was `second` serves, what was `first` stands by on its host, which has its power again.
+    /// After `second` took over: swaps both, powers the host of the former server on, and starts a standby there.
     ///
     /// # Panics
-    /// When it does not.
+    /// When the host does not stand by.
     pub fn change_places(&mut self) {
         std::mem::swap(&mut self.first, &mut self.second);
         self.second.power_on();
@@ -192,17 +191,17 @@ impl Pair {
         self.await_standby();
     }
 
-    /// Starts the standby on the host of `second`, where nothing of it runs any more.
+    /// Starts the standby on the host of `second`, after all its processes have ended.
     pub fn begin_standby(&mut self) {
         let flags = self.flags();
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         self.second.begin_as("standby", &self.server, &flags);
     }
 
-    /// Has the standby take over, and waits until what served stands by.
+    /// Makes the standby take over, and waits until the former server stands by.
     ///
     /// # Panics
-    /// When it does not come to that.
+    /// When the roles do not change in time.
     #[track_caller]
     pub fn fail_over(&mut self, way: FailOver) {
         self.move_service(way, |standby, before| {
@@ -210,8 +209,8 @@ impl Pair {
         });
     }
 
-    /// Has the standby serve, as [`Pair::fail_over`] does, while a client may close its connection at any time: without
-    /// a connection to restore the standby starts a server, and recovers nothing.
+    /// Makes the standby serve, as [`Pair::fail_over`] does, while a client may close a connection at any time.
+    /// Without a connection to restore the standby starts a server, and recovers no connection.
     ///
     /// # Panics
     /// When the standby does not serve in time.
@@ -293,10 +292,11 @@ impl Pair {
         });
     }
 
-    /// What was `second` serves, what was `first` finds out and stands by. `before` is of before that.
+    /// After `second` took over: waits until `first` notices and stands by, then swaps both. `before` holds the
+    /// counts from before the change.
     ///
     /// # Panics
-    /// When it does not.
+    /// When the roles do not change in time.
     #[track_caller]
     pub fn change_roles(&mut self, before: &Counts) {
         self.first.wait_for("standby_started", before.stood_by + 1);
@@ -316,7 +316,7 @@ impl Pair {
 /// How a standby comes to serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailOver {
-    /// The host that serves loses its power, and gets it back afterwards.
+    /// The host that serves loses power, and gets power back afterwards.
     PowerOff,
     /// The service is handed over on purpose.
     Switchover,
@@ -324,7 +324,7 @@ pub enum FailOver {
     Stop,
 }
 
-/// Events so far.
+/// Numbers of events.
 #[derive(Debug, Clone, Copy)]
 pub struct Counts {
     /// Recoveries of the standby.
@@ -333,11 +333,11 @@ pub struct Counts {
     pub started: usize,
     /// Epochs of the standby.
     pub granted: usize,
-    /// How often the standby had one itself, or had none any more.
+    /// Changes of the need for a lease at `second`: a standby registered there, or no standby was left.
     pub leased: usize,
-    /// How often who serves did not any more.
+    /// How often `first` was superseded.
     pub superseded: usize,
-    /// How often who serves stood by.
+    /// How often `first` stood by.
     pub stood_by: usize,
 }
 
@@ -388,11 +388,11 @@ fn knows_of_ends(one: &Protected, before: Instant) -> bool {
     }
 }
 
-/// Ends all hosts of some services. Standbys come first: else they would serve. What is left can be seen
-/// when all have gone.
+/// Stops all hosts of some services, standbys first: otherwise a standby would serve. Looks for leftovers after the
+/// last host has ended.
 ///
 /// # Panics
-/// When one does not end properly, hands over to nobody, or leaves something.
+/// When a host does not end properly, hands over without a standby, or leaves a resource.
 pub fn stop_all<const N: usize>(mut all: [Protected; N]) {
     let mut ended_at = Instant::now();
     for one in &all {

@@ -1,4 +1,4 @@
-//! A server under `outlive serve`, and questions about it.
+//! A server under `outlive serve`, and queries of its state.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -23,12 +23,12 @@ const TOLERANT_LOGGER_TIMEOUT: &str = "--logger-timeout=20s";
 
 /// A running `outlive serve --json`.
 ///
-/// Dropping it stops it by SIGTERM and asserts that it ends with status 0 and leaves
-/// nothing; when the test has failed already, it prints what `serve` said instead.
+/// Drop stops `serve` by SIGTERM and asserts a status of 0 and no leftovers. When the test has failed already, drop
+/// prints the log of `serve` instead.
 #[derive(Debug)]
 pub struct Protected {
     process: Process,
-    /// Those that were killed: to drop one ends its process group, to which its logger belongs.
+    /// Killed processes: dropping a process ends its process group, and the logger process belongs to that group.
     former: Vec<Process>,
     at: At,
     said: PathBuf,
@@ -36,7 +36,7 @@ pub struct Protected {
     stopped: bool,
 }
 
-/// Which service it is, and where.
+/// Name and place of a service.
 #[derive(Debug)]
 struct At {
     verb: &'static str,
@@ -44,7 +44,7 @@ struct At {
     run_dir: PathBuf,
     name: String,
     environment: Vec<(String, String)>,
-    /// The command that runs `outlive`, if there is one in between.
+    /// The command between, which runs `outlive`; empty for none.
     within: &'static [&'static str],
     /// The program `outlive`.
     binary: PathBuf,
@@ -98,22 +98,22 @@ impl At {
     }
 }
 
-/// What an `outlive` verb answered.
+/// Output of an `outlive` verb.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    /// Its exit status.
+    /// Exit status.
     pub status: Option<i32>,
-    /// Its standard output.
+    /// Standard output.
     pub stdout: String,
-    /// Its standard error.
+    /// Standard error.
     pub stderr: String,
 }
 
 impl Answer {
-    /// The lines of its output as JSON.
+    /// The lines of the standard output as JSON.
     ///
     /// # Panics
-    /// When one is not.
+    /// When a line is not JSON.
     #[must_use]
     pub fn json(&self) -> Vec<Value> {
         let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{line:?}: {e}"));
@@ -150,7 +150,7 @@ impl Protected {
     ) -> Self {
         let this = Self::begin(scene, server, name, flags, within);
         this.wait_for("protecting", 1);
-        // It listens on one of them.
+        // The server listens on at least one of the addresses.
         let deadline = Instant::now() + EVENT_TIMEOUT;
         while !this.at.listens_on(&server.addresses) {
             assert!(Instant::now() < deadline, "it listens where it is to");
@@ -196,7 +196,7 @@ impl Protected {
 
     fn start_at(at: At, server: &Server, flags: &[&str]) -> Self {
         let before = Before::look(&at.host, &at.name, &at.run_dir);
-        // One that was begun here before has told its own events.
+        // An earlier `serve` on this host has an event file of its own.
         let said = (1..).map(|number| {
             let name = format!("{}.{number}.events", at.name);
             at.run_dir.with_extension(name)
@@ -214,10 +214,10 @@ impl Protected {
         }
     }
 
-    /// SIGKILL to `serve` itself, and waits for its end. Its server lives on.
+    /// SIGKILL to `serve` alone, and waits for the end of `serve`. The server lives on.
     ///
     /// # Panics
-    /// When it does not die.
+    /// When `serve` does not die.
     #[track_caller]
     pub fn kill_serve_itself(&self) {
         self.kill_serve(Signal::KILL);
@@ -227,11 +227,11 @@ impl Protected {
         );
     }
 
-    /// Starts another `serve` of the same name, after [`Protected::kill_serve_itself`]. Only its
-    /// events are seen from then on.
+    /// Starts another `serve` of the same name, after [`Protected::kill_serve_itself`]. From then on only the events
+    /// of the new `serve` are visible.
     ///
     /// # Panics
-    /// When it does not take the service over.
+    /// When the new `serve` does not adopt the service.
     #[track_caller]
     pub fn succeed(&mut self, scene: &Scene, server: &Server, flags: &[&str]) -> Value {
         self.begin_succession(scene, server, flags);
@@ -254,21 +254,21 @@ impl Protected {
         self.at.binary = outlive;
     }
 
-    /// Takes the power from the server's host and gives it back: the host knows nothing then of what
-    /// was. The system would start `serve` again: [`Protected::begin_anew`].
+    /// Powers the server's host off and on: the host has lost all state. A real system would start `serve` again:
+    /// [`Protected::begin_anew`].
     ///
     /// # Panics
-    /// When something of the earlier life cannot be removed.
+    /// When leftovers of the earlier instance cannot be removed.
     #[track_caller]
     pub fn lose_power(&self) {
         self.power_off();
         self.power_on();
     }
 
-    /// Takes the power from the server's host.
+    /// Powers the server's host off.
     ///
     /// # Panics
-    /// When something on it lives on.
+    /// When a process survives there.
     #[track_caller]
     pub fn power_off(&self) {
         self.at.host.power_off().expect("power off");
@@ -278,32 +278,32 @@ impl Protected {
         );
     }
 
-    /// Gives it back.
+    /// Powers the server's host on.
     ///
     /// # Panics
-    /// When something of the earlier life cannot be removed.
+    /// When leftovers of the earlier instance cannot be removed.
     #[track_caller]
     pub fn power_on(&self) {
         self.at.host.power_on().expect("power on");
-        // A lab's hosts share the kernel and the file system: what a restart would have emptied.
+        // A lab's hosts share the kernel and the file system: `clean` removes the leftovers that a reboot would remove.
         let cleaned = self.outlive("clean", &["--kill", &self.at.name]);
         assert_eq!(cleaned.status, Some(0), "{cleaned:?}");
     }
 
-    /// Adds to the environment of those that are started from now on.
+    /// Adds a variable to the environment of each later start.
     pub fn add_environment(&mut self, name: &str, value: &str) {
         let pair = (name.to_owned(), value.to_owned());
         self.at.environment.push(pair);
     }
 
-    /// Starts it again as this verb, `serve` or `standby`. Only its events are seen from then on.
+    /// Starts the service again with this verb, `serve` or `standby`. From then on only new events are visible.
     pub fn begin_as(&mut self, verb: &'static str, server: &Server, flags: &[&str]) {
         self.at.verb = verb;
         self.stopped = false;
         self.begin_anew(server, flags);
     }
 
-    /// Starts `serve` again after [`Protected::lose_power`]. Only its events are seen from then on.
+    /// Starts `serve` again after [`Protected::lose_power`]. From then on only new events are visible.
     pub fn begin_anew(&mut self, server: &Server, flags: &[&str]) {
         let number = self.former.len() + 1;
         self.said = self.said.with_extension(format!("events-{number}"));
@@ -312,7 +312,7 @@ impl Protected {
         self.former.push(std::mem::replace(&mut self.process, new));
     }
 
-    /// The host that it runs on.
+    /// The host of `serve`.
     #[must_use]
     pub fn host(&self) -> &Host {
         &self.at.host
@@ -330,7 +330,7 @@ impl Protected {
         self.process.pid()
     }
 
-    /// Everything on its standard error: the events, and what else it and the server said.
+    /// The standard error of `serve`: the events, and all other output of `serve` and the server.
     #[must_use]
     pub fn log(&self) -> String {
         let bytes = fs::read(&self.said).unwrap_or_default();
@@ -358,10 +358,10 @@ impl Protected {
         events
     }
 
-    /// Nothing of this kind was told.
+    /// Asserts that no event of this kind was printed.
     ///
     /// # Panics
-    /// When something was.
+    /// When there is such an event.
     #[track_caller]
     pub fn assert_none_of(&self, kind: &str) {
         assert!(self.events_of(kind).is_empty(), "{}", self.log());
@@ -370,7 +370,7 @@ impl Protected {
     /// Waits for the `number`-th event (from 1) of a kind and returns it.
     ///
     /// # Panics
-    /// When it does not come within [`EVENT_TIMEOUT`], or `serve` ends.
+    /// When the event does not come within [`EVENT_TIMEOUT`], or `serve` ends.
     #[track_caller]
     pub fn wait_for(&self, kind: &str, number: usize) -> Value {
         let deadline = Instant::now() + EVENT_TIMEOUT;
@@ -400,10 +400,10 @@ impl Protected {
         self.wait_for("serving", recoveries)
     }
 
-    /// The server's main process, of its latest life that was told.
+    /// The server's main process, of the latest incarnation in the events.
     ///
     /// # Panics
-    /// When it was never started.
+    /// When the server was never started.
     #[must_use]
     #[track_caller]
     pub fn main_pid(&self) -> Pid {
@@ -422,7 +422,7 @@ impl Protected {
         children_of(self.main_pid())
     }
 
-    /// Their children.
+    /// Grandchildren of the main process.
     #[must_use]
     #[track_caller]
     pub fn grandchild_pids(&self) -> Vec<Pid> {
@@ -446,7 +446,7 @@ impl Protected {
     /// Sends a signal to one child of the main process.
     ///
     /// # Panics
-    /// When it has none.
+    /// When the main process has no child.
     #[track_caller]
     pub fn kill_worker(&self, signal: Signal) {
         let workers = self.worker_pids();
@@ -462,20 +462,20 @@ impl Protected {
         self.process.kill(signal).expect("a signal to serve");
     }
 
-    /// Sends a signal to `serve` and all others of its process group, as a terminal does.
+    /// Sends a signal to the process group of `serve`, as a terminal does.
     ///
     /// # Panics
-    /// When that fails.
+    /// When the signal cannot be sent.
     pub fn kill_serve_group(&self, signal: Signal) {
         self.process
             .kill_group(signal)
             .expect("a signal to serve's group");
     }
 
-    /// How `serve` ended; `None` when it still runs after `timeout`.
+    /// The exit status of `serve`; `None` when `serve` still runs after `timeout`.
     ///
     /// # Panics
-    /// When the system does not say.
+    /// When the system does not report the status.
     #[must_use]
     pub fn ended(&self, timeout: Duration) -> Option<ExitStatus> {
         self.process.wait_with_timeout(timeout).expect("wait")
@@ -484,7 +484,7 @@ impl Protected {
     /// Runs another verb of `outlive` on the server's host, with the run directory.
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// When the command cannot be started.
     #[must_use]
     pub fn outlive(&self, verb: &str, arguments: &[&str]) -> Answer {
         let mut command = self.at.host.command("timeout");
@@ -500,20 +500,19 @@ impl Protected {
         }
     }
 
-    /// Stops it by SIGTERM.
+    /// Stops `serve` by SIGTERM.
     ///
     /// # Panics
-    /// When it does not end with status 0 or leaves something.
+    /// When `serve` does not end with status 0 or leaves a resource.
     #[track_caller]
     pub fn stop(mut self) {
         self.terminate();
     }
 
-    /// Asserts that nothing of a `serve` that has ended is left: no process, cgroup, pin,
-    /// mount or interface.
+    /// Asserts that `serve` has left no process, cgroup, pin, mount or interface after its end.
     ///
     /// # Panics
-    /// When something is.
+    /// When `serve` has left a resource.
     #[track_caller]
     pub fn assert_nothing_left(&mut self) {
         self.stopped = true;

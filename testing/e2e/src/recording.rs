@@ -43,7 +43,7 @@ impl Recording {
     /// When tcpdump cannot be started.
     #[must_use]
     pub fn start(client: &Host, port: u16) -> Self {
-        // SYN, RST, FIN: bulk data would only make tcpdump miss what matters.
+        // SYN, RST, FIN only: under bulk data tcpdump would miss these segments.
         let filter = format!(
             "tcp port {port} and ((ip and tcp[tcpflags] & 7 != 0) or (ip6 and ip6[53] & 7 != 0))"
         );
@@ -55,9 +55,9 @@ impl Recording {
         }
     }
 
-    /// On this network segments come twice. When both sides have ended, and the server's socket is gone with the
-    /// client's last acknowledgement, any host answers its duplicate with a RST that follows the server's FIN: that is
-    /// no end of a connection.
+    /// Accepts duplicated segments. When both sides have ended, the client's last acknowledgement has closed the
+    /// server's socket. A duplicate of that acknowledgement gets a RST from any host, after the server's FIN: that
+    /// RST ends no connection.
     #[must_use]
     pub fn with_duplicates(self) -> Self {
         Self {
@@ -66,10 +66,10 @@ impl Recording {
         }
     }
 
-    /// Ends it: the ending of each connection, in the order of their first SYNs.
+    /// Stops the recording, and returns the ending of each connection, in the order of the first SYNs.
     ///
     /// # Panics
-    /// When the capture is not complete: it would prove nothing.
+    /// When the capture is incomplete: an incomplete capture proves no absence of a RST.
     #[must_use]
     pub fn finish(self) -> Vec<Ending> {
         let captured = self.capture.finish().expect("the capture ends");
@@ -81,7 +81,8 @@ impl Recording {
         endings(&captured.packets, self.port, self.duplicates)
     }
 
-    /// Waits until the server's host has ended this many connections: a client that closes first does not wait for it.
+    /// Waits until the server's host has ended this many connections: a client that closes first does not wait for
+    /// the server's end.
     ///
     /// # Panics
     /// When the server's host never does.
@@ -145,10 +146,10 @@ fn endings(packets: &[Packet], port: u16, duplicates: bool) -> Vec<Ending> {
     endings
 }
 
-/// Asserts that no connection was told an end that the crash-free run's was not.
+/// Asserts that no connection got an end which the run without a crash did not have.
 ///
 /// # Panics
-/// When one was, or when there were more or fewer connections.
+/// When a connection got a further FIN or RST, or when the numbers of connections differ.
 #[track_caller]
 pub fn assert_same_endings(crash_free: &[Ending], crashed: &[Ending]) {
     assert_eq!(

@@ -15,11 +15,10 @@ use crate::loggers::{Logger, key_file};
 use crate::servers::Server;
 use crate::{EVENT_TIMEOUT, Protected, Recording};
 
-/// A client (10.0.0.1, fd00::1) and a server (10.0.0.10, fd00::10) on one switch. Dropping
-/// it removes everything.
+/// A client (10.0.0.1, fd00::1) and a server (10.0.0.10, fd00::10) on one switch. Drop removes the lab.
 #[derive(Debug)]
 pub struct Scene {
-    /// What keeps the records of all services, if `OUTLIVE_E2E_LINK` says so.
+    /// The logger of all services, if `OUTLIVE_E2E_LINK` is set.
     logger: OnceLock<Logger>,
     /// The client's host.
     pub client: Host,
@@ -29,14 +28,14 @@ pub struct Scene {
     pub lab: Lab,
 }
 
-/// Services of this process; their cgroups are all in one tree.
+/// Services of this process; one tree holds all cgroups.
 static SERVICE_COUNT: AtomicU32 = AtomicU32::new(0);
 
 impl Scene {
     /// Two fresh hosts.
     ///
     /// # Panics
-    /// When no lab can be made: it takes root and iproute2.
+    /// When no lab can be made: a lab needs root and iproute2.
     #[must_use]
     pub fn new(label: &str) -> Self {
         let lab = Lab::new(label).expect("a lab needs root and iproute2");
@@ -62,10 +61,10 @@ impl Scene {
         self.directory().join("run")
     }
 
-    /// Writes a file, with the directories above it, and returns its path.
+    /// Writes a file, with the directories above, and returns the path.
     ///
     /// # Panics
-    /// When it cannot be written.
+    /// When the file cannot be written.
     pub fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
         let path = self.directory().join(name);
         let above = path.parent().expect("a file is in a directory");
@@ -89,7 +88,7 @@ impl Scene {
     /// Starts a server without `outlive`, and waits until it listens.
     ///
     /// # Panics
-    /// When it does not.
+    /// When the server does not listen.
     #[must_use]
     pub fn plain(&self, server: &Server) -> Plain {
         self.plain_on(&self.server, server)
@@ -119,7 +118,7 @@ impl Scene {
     /// Starts a server under `outlive serve` and waits until it is protected.
     ///
     /// # Panics
-    /// When it is not, with what `serve` said.
+    /// When the server is not protected; the message holds the log of `serve`.
     #[must_use]
     pub fn protect(&self, server: &Server) -> Protected {
         self.protect_with(server, &[])
@@ -152,14 +151,14 @@ impl Scene {
         Protected::start(self, server, service_name(), &flags, within)
     }
 
-    /// Starts a server under `outlive serve`, and waits for nothing.
+    /// Starts a server under `outlive serve`, without a wait.
     #[must_use]
     pub fn try_to_protect(&self, server: &Server, flags: &[&str]) -> Protected {
         Protected::begin(self, server, service_name(), flags, &[])
     }
 
-    /// Flags that have the record kept on another machine, if all tests are to be run so
-    /// (`OUTLIVE_E2E_LINK=1`) and this one does not say it itself.
+    /// Flags for a record on another machine, if `OUTLIVE_E2E_LINK=1` asks for that in all tests and `flags` do not
+    /// choose a logger or a mode for servers with state.
     pub(crate) fn linked(&self, flags: &[&str]) -> Vec<String> {
         let has_own = flags.contains(&"--logger") || flags.contains(&"--stateful");
         if std::env::var_os("OUTLIVE_E2E_LINK").is_none() || has_own {
@@ -181,11 +180,11 @@ impl Scene {
         Recording::start(&self.client, port)
     }
 
-    /// A connection from the client's host to the server's IPv4 address. Reads and writes
-    /// on it give up after [`EVENT_TIMEOUT`].
+    /// A connection from the client's host to the server's IPv4 address. Reads and writes time out after
+    /// [`EVENT_TIMEOUT`].
     ///
     /// # Panics
-    /// When it is refused.
+    /// When the connection is refused.
     #[must_use]
     pub fn connect(&self, port: u16) -> TcpStream {
         self.connect_to(self.ipv4(port))
@@ -212,10 +211,10 @@ impl Scene {
         stream
     }
 
-    /// Runs a command on the client's host to its end, killed after twice [`EVENT_TIMEOUT`].
+    /// Runs a command on the client's host until the end, killed after twice [`EVENT_TIMEOUT`].
     ///
     /// # Panics
-    /// When it cannot be started.
+    /// When the command cannot be started.
     #[must_use]
     pub fn on_client(&self, program: &str, arguments: &[&str]) -> Finished {
         let mut command = self.client.command("timeout");
@@ -224,8 +223,8 @@ impl Scene {
         run(&mut command)
     }
 
-    /// Waits for a listener, asked from the server's own host: nothing of it is on the
-    /// client's wire.
+    /// Waits for a listener, with connections from the server's own host: the client's wire carries no packet of
+    /// this.
     fn await_listening(&self, address: SocketAddr, log: &Path) {
         let deadline = Instant::now() + EVENT_TIMEOUT;
         let connect = || TcpStream::connect_timeout(&address, EVENT_TIMEOUT);
@@ -246,7 +245,7 @@ fn service_name() -> String {
     format!("e2e{}-{seconds:x}-{number}s", std::process::id())
 }
 
-/// A command to its end, with what it printed.
+/// Runs a command until the end, and returns the output.
 pub(crate) fn run(command: &mut Command) -> Finished {
     command
         .stdin(Stdio::null())
@@ -256,8 +255,7 @@ pub(crate) fn run(command: &mut Command) -> Finished {
         .unwrap_or_else(|error| panic!("run {command:?}: {error}"))
 }
 
-/// A server without protection. Dropping it kills it with all its processes, and returns
-/// when its port is free.
+/// A server without protection. Drop kills the server with all its processes, and returns when the port is free.
 #[derive(Debug)]
 pub struct Plain {
     process: Process,
@@ -265,7 +263,7 @@ pub struct Plain {
 }
 
 impl Plain {
-    /// Its main process.
+    /// The main process.
     #[must_use]
     pub fn main_pid(&self) -> Pid {
         self.process.pid()

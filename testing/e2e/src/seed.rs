@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-/// Where a test's random choices come from: `OUTLIVE_SEED` if it is set, else fresh.
+/// Source of a test's random choices: `OUTLIVE_SEED` if set, else fresh.
 #[derive(Debug, Clone)]
 pub struct Seed {
     value: u64,
@@ -13,8 +13,7 @@ pub struct Seed {
 }
 
 impl Seed {
-    /// Chooses a seed and prints how to have it again; the test harness shows that when the
-    /// test fails.
+    /// Chooses a seed and prints how to repeat the choice; the test harness shows that when the test fails.
     ///
     /// # Panics
     /// When `OUTLIVE_SEED` is no number.

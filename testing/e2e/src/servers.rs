@@ -1,7 +1,7 @@
 //! Servers: well-known ones with a minimal configuration, and our own test server.
 //!
-//! All serve at the server's host. Those of HTTP serve the same files: `/big.bin` with
-//! [`BIG_FILE_BYTES`] bytes of [`pattern`], and `/small/0` to `/small/9`.
+//! All serve at the server's host. HTTP servers serve the same files: `/big.bin` with [`BIG_FILE_BYTES`] bytes of
+//! [`pattern`], and `/small/0` to `/small/9`.
 
 mod ftp;
 mod node;
@@ -39,13 +39,13 @@ pub const BIG_FILE_BYTES: usize = 16 << 20;
 /// A server that can be started, again and again.
 #[derive(Debug, Clone)]
 pub struct Server {
-    /// What it is.
+    /// Name, for messages.
     pub name: &'static str,
-    /// Where it listens.
+    /// Addresses of the listeners.
     pub addresses: Vec<SocketAddr>,
-    /// How it is started, in the foreground.
+    /// The command that starts the server in the foreground.
     pub command: Vec<String>,
-    /// What is added to its environment.
+    /// Additional environment variables.
     pub environment: Vec<(&'static str, &'static str)>,
     /// Where our test server looks for the way to die.
     die_file: Option<PathBuf>,
@@ -66,8 +66,8 @@ pub enum Crash {
     Abort,
     /// A thread of the test server panics, where a panic aborts.
     PanicAbort,
-    /// The test server's main thread panics, while other threads own the connections: it
-    /// unwinds and leaves with status 101.
+    /// The test server's main thread panics, while other threads own the connections: the thread unwinds and the
+    /// process exits with status 101.
     PanicMain,
 }
 
@@ -85,7 +85,7 @@ impl Server {
     /// Makes the running server die.
     ///
     /// # Panics
-    /// When it cannot, for instance because it is dead already.
+    /// When the server cannot be killed, for instance because the server is dead already.
     #[track_caller]
     pub fn crash(&self, protected: &Protected, crash: Crash) {
         let word = match crash {
@@ -104,21 +104,20 @@ impl Server {
     }
 }
 
-/// Sends a signal to processes; one that is gone does not mind.
+/// Sends a signal to processes. An ended process is no error.
 pub fn signal_all(pids: &[Pid], signal: Signal) {
     for pid in pids {
         let _ = lab::signal(*pid, signal);
     }
 }
 
-/// Makes the files that are served, and an empty place for uploads (`/up/`). Returns the
-/// root directory.
+/// Makes the files of HTTP servers, and an empty directory for uploads (`/up/`). Returns the root directory.
 ///
 /// # Panics
-/// When they cannot be written.
+/// When the files cannot be written.
 pub fn site(scene: &Scene) -> PathBuf {
     let root = scene.directory().join("www");
-    // Written once, as their times are in what HTTP servers say.
+    // Written once: HTTP servers send the times of the files.
     if !root.exists() {
         for number in 0u8..10 {
             let content = pattern(500 + usize::from(number) * 700);
@@ -138,7 +137,7 @@ fn both(scene: &Scene) -> Vec<SocketAddr> {
 /// nginx: a master and two workers; takes uploads by PUT.
 ///
 /// # Panics
-/// When its files cannot be written.
+/// When the files cannot be written.
 #[must_use]
 pub fn nginx(scene: &Scene) -> Server {
     nginx_at(scene, both(scene))
@@ -179,7 +178,7 @@ pub fn nginx_at(scene: &Scene, addresses: Vec<SocketAddr>) -> Server {
 /// nginx as one process, without a master.
 ///
 /// # Panics
-/// When its files cannot be written.
+/// When the files cannot be written.
 #[must_use]
 pub fn nginx_alone(scene: &Scene) -> Server {
     let server = nginx(scene);
@@ -193,7 +192,7 @@ pub fn nginx_alone(scene: &Scene) -> Server {
 /// lighttpd: one process.
 ///
 /// # Panics
-/// When its files cannot be written.
+/// When the files cannot be written.
 #[must_use]
 pub fn lighttpd(scene: &Scene) -> Server {
     let root = site(scene);
@@ -214,7 +213,7 @@ pub fn lighttpd(scene: &Scene) -> Server {
     Server::new("lighttpd", vec![v4, v6], &command)
 }
 
-/// socat: echoes, with one process for each connection. IPv4 only.
+/// socat: echoes, with a process for each connection. IPv4 only.
 #[must_use]
 pub fn socat(scene: &Scene) -> Server {
     let address = scene.ipv4(SERVER_PORT);
@@ -231,7 +230,7 @@ pub fn socat(scene: &Scene) -> Server {
     )
 }
 
-/// redis, which keeps nothing in files. IPv4 only.
+/// redis without files. IPv4 only.
 #[must_use]
 pub fn redis(scene: &Scene) -> Server {
     redis_at(scene, scene.ipv4(SERVER_PORT))
@@ -243,7 +242,7 @@ pub fn redis_at(scene: &Scene, address: SocketAddr) -> Server {
     redis_in(scene.directory(), address, &["--save", ""])
 }
 
-/// The same with its files in this directory, and what is to be saved.
+/// [`redis`] with files in this directory, and the options for saving.
 #[must_use]
 pub fn redis_in(directory: &Path, address: SocketAddr, saves: &[&str]) -> Server {
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
@@ -264,7 +263,7 @@ pub fn redis_in(directory: &Path, address: SocketAddr, saves: &[&str]) -> Server
     Server::new("redis", vec![address], &[&command[..], saves].concat())
 }
 
-/// memcached, whose threads serve its connections. IPv4 only.
+/// memcached: several threads serve the connections. IPv4 only.
 #[must_use]
 pub fn memcached(scene: &Scene) -> Server {
     let address = scene.ipv4(SERVER_PORT);
@@ -276,10 +275,10 @@ pub fn memcached(scene: &Scene) -> Server {
     )
 }
 
-/// mosquitto, which keeps nothing in files. IPv4 only.
+/// mosquitto without files. IPv4 only.
 ///
 /// # Panics
-/// When its configuration cannot be written.
+/// When the configuration cannot be written.
 #[must_use]
 pub fn mosquitto(scene: &Scene) -> Server {
     let address = scene.ipv4(SERVER_PORT);
@@ -295,10 +294,10 @@ pub fn mosquitto(scene: &Scene) -> Server {
     Server::new("mosquitto", vec![address], &command)
 }
 
-/// ngircd, which asks nobody who its users are. IPv4 only.
+/// ngircd without authentication of users. IPv4 only.
 ///
 /// # Panics
-/// When its configuration cannot be written.
+/// When the configuration cannot be written.
 #[must_use]
 pub fn ngircd(scene: &Scene) -> Server {
     let address = scene.ipv4(SERVER_PORT);
@@ -315,7 +314,7 @@ pub fn ngircd(scene: &Scene) -> Server {
     Server::new("ngircd", vec![address], &command)
 }
 
-/// Our own server; the words that it understands are in `src/bin/test-server.rs`.
+/// The test server of this crate; `src/bin/test-server.rs` lists the commands.
 #[must_use]
 pub fn test_server(scene: &Scene) -> Server {
     test_server_with(scene, &[])

@@ -7,10 +7,11 @@ use signal_hook::{
     flag::register_conditional_shutdown,
 };
 
-/// Who runs tests in the background of a script may have them ignore these signals, and so would all that they begin.
+/// Handles these signals. A script in the background may start the tests with the signals ignored, and all child
+/// processes would inherit that.
 ///
 /// # Panics
-/// If the kernel refuses it.
+/// If the kernel refuses a handler.
 pub fn handle_signals() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {

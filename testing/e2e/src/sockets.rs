@@ -10,8 +10,8 @@ use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, connect, soc
 
 use crate::EVENT_TIMEOUT;
 
-/// Connects from a host with a socket of the given protocol (`None`: TCP), on which `prepare`
-/// is called before. Reads and writes on it give up after [`EVENT_TIMEOUT`].
+/// Connects from a host with a socket of the given protocol (`None`: TCP), after a call of `prepare` with the socket.
+/// Reads and writes time out after [`EVENT_TIMEOUT`].
 ///
 /// # Errors
 /// The connection is refused or not answered in time.

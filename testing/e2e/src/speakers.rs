@@ -14,7 +14,7 @@ use lab::{Capture, Host, Mac, TcpSegment};
 
 /// The length of an Ethernet header.
 const ETHERNET_HEADER_BYTES: usize = 14;
-/// ICMPv6's number as a next header, and its neighbour advertisement (RFC 4861 4.4).
+/// ICMPv6 as a next header, and the type of a neighbour advertisement (RFC 4861 4.4).
 const ICMPV6_PROTOCOL: u8 = 58;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 
@@ -31,7 +31,7 @@ struct Transmission {
     /// When, since 1970.
     time: Duration,
     speaker: Mac,
-    /// What it is, for people.
+    /// Description for people.
     what: String,
 }
 
@@ -59,16 +59,16 @@ impl Speakers {
             .iter()
             .map(|ip| format!("src host {ip}"))
             .collect();
-        // A claim need not come from the address that it is about.
+        // A claim need not come from the claimed address.
         let filter = format!("({}) or arp or icmp6", sources.join(" or "));
         let capture = client.capture(&filter).expect("tcpdump captures");
         Self { capture, addresses }
     }
 
-    /// What was said.
+    /// The transmissions of all hosts.
     ///
     /// # Panics
-    /// When the capture is not complete: it would prove nothing.
+    /// When the capture is incomplete: an incomplete capture proves no silence.
     #[must_use]
     pub fn finish(self) -> SpeakerLog {
         let captured = self.capture.finish().expect("the capture ends");
@@ -95,7 +95,7 @@ impl SpeakerLog {
         }
     }
 
-    /// Who spoke, one after the other.
+    /// The hosts that sent, in turn.
     #[must_use]
     pub fn turns(&self) -> Vec<Mac> {
         let mut turns: Vec<Mac> = self.words.iter().map(|word| word.speaker).collect();
@@ -103,11 +103,11 @@ impl SpeakerLog {
         turns
     }
 
-    /// Asserts that one host spoke at a time: those that had the epochs, one after the other, and each
-    /// of them did. Two epochs of the same host in a row are one.
+    /// Asserts that a single host sent at a time: the holders of the epochs, in this order, without a gap. Two
+    /// successive epochs of the same host count as a single turn.
     ///
     /// # Panics
-    /// When it was otherwise.
+    /// When another host sent, or a holder was silent.
     #[track_caller]
     pub fn assert_one_at_a_time(&self, holders: &[Mac]) {
         let mut expected = holders.to_vec();
@@ -119,10 +119,10 @@ impl SpeakerLog {
         );
     }
 
-    /// Asserts that nobody spoke in a time, given since 1970.
+    /// Asserts that no host sent in a time, given since 1970.
     ///
     /// # Panics
-    /// When somebody did.
+    /// When a host did.
     #[track_caller]
     pub fn assert_silence(&self, from: Duration, to: Duration) {
         let within = |word: &&Transmission| (from..=to).contains(&word.time);
@@ -136,7 +136,7 @@ impl SpeakerLog {
 }
 
 impl fmt::Display for SpeakerLog {
-    /// A line for each time that somebody spoke: who, how much, and the first and last of it.
+    /// A line for each turn: the host, the number of frames, the first and the last frame.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for turn in self.words.chunk_by(|a, b| a.speaker == b.speaker) {
             let (first, last) = (&turn[0], &turn[turn.len() - 1]);
@@ -147,7 +147,7 @@ impl fmt::Display for SpeakerLog {
     }
 }
 
-/// What kind of a frame this is.
+/// The kind of a frame, for people.
 fn in_words(frame: &[u8]) -> String {
     match TcpSegment::parse(frame) {
         Some(segment) => format!("{segment:?}"),
@@ -155,7 +155,7 @@ fn in_words(frame: &[u8]) -> String {
     }
 }
 
-/// Whose frame this is, if it speaks for one of the addresses.
+/// The sender of a frame, if the frame speaks for any of the addresses.
 fn speaker(frame: &[u8], addresses: &[IpAddr]) -> Option<Mac> {
     let payload = frame.get(ETHERNET_HEADER_BYTES..)?;
     let claimed = match frame.get(12..ETHERNET_HEADER_BYTES)? {
@@ -188,7 +188,7 @@ fn ipv6(packet: &[u8], at: usize) -> Option<IpAddr> {
     Some(Ipv6Addr::from(*bytes).into())
 }
 
-/// Now, as captures have it.
+/// The time, on the clock of captures.
 #[must_use]
 pub fn now() -> Duration {
     SystemTime::now()

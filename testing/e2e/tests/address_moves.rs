@@ -27,7 +27,7 @@ fn server(scene: &Scene) -> Server {
     test_server_at(scene, addresses().to_vec(), &[])
 }
 
-/// `ip address add` or `del`, as an administrator does it.
+/// `ip address add` or `del`, as by an administrator.
 fn by_hand(host: &Host, what: &str, ip: IpAddr) {
     match ip {
         IpAddr::V4(_) => run(host, &format!("ip address {what} {ip}/32 dev eth0")),
@@ -38,7 +38,7 @@ fn by_hand(host: &Host, what: &str, ip: IpAddr) {
     };
 }
 
-/// What the host knows of its address, if it has it.
+/// The attributes of an address in the kernel of the host; `None` without the address.
 fn address_of(host: &Host, ip: IpAddr) -> Option<Value> {
     let shown = run(host, "ip -json address show dev eth0");
     let shown: Value = serde_json::from_str(&shown).expect("JSON");
@@ -52,27 +52,27 @@ fn for_ever(address: &Value) -> bool {
     address["valid_life_time"] == u64::from(u32::MAX)
 }
 
-/// Where the host sends what is for `ip`.
+/// The link-layer address to which the host sends packets for `ip`.
 fn neighbour(host: &Host, ip: IpAddr) -> String {
     let shown = run(host, &format!("ip -json neighbour show {ip}"));
     let shown: Value = serde_json::from_str(&shown).expect("JSON");
     shown[0]["lladdr"].as_str().unwrap_or_default().to_owned()
 }
 
-/// What a frame tells of an address.
+/// The claim of a frame about an address.
 #[derive(Debug, PartialEq, Eq)]
 enum Claim<'a> {
     /// An ARP packet with this operation, from and for the same address, or an advertisement.
     At(&'a [u8], u8),
-    /// A question after it.
+    /// A request for the address.
     Asked,
-    /// The question of a host that would have it, and has no address to be answered at.
+    /// The duplicate detection of a host without an address.
     Probed,
-    /// A segment for it, and to which link-layer address.
+    /// A segment for the address, and the link-layer destination.
     Segment(&'a [u8]),
 }
 
-/// What a frame has to do with `ip`, read field by field: RFC 826, RFC 4861 4.3 and 4.4.
+/// Relates a frame to `ip`, field by field: RFC 826, RFC 4861 4.3 and 4.4.
 fn parse_claim(frame: &[u8], ip: IpAddr) -> Option<Claim<'_>> {
     let packet = frame.get(14..)?;
     match (frame.get(12..14)?, ip) {
@@ -91,7 +91,7 @@ fn parse_claim(frame: &[u8], ip: IpAddr) -> Option<Claim<'_>> {
         }
         ([0x86, 0xdd], IpAddr::V6(ip)) => match *packet.get(40)? {
             _ if packet[24..40] == ip.octets() => Some(Claim::Segment(&frame[..6])),
-            // An advertisement that nobody has asked for, to be believed, with hop limit 255.
+            // An unsolicited advertisement with the override flag and hop limit 255.
             136 if packet[6] == 58 && packet.get(48..64)? == ip.octets() => {
                 let unasked = packet[44] == 0x20 && packet[24] == 0xff && packet[7] == 255;
                 unasked.then(|| Claim::At(&packet[66..72], 2))
@@ -114,7 +114,7 @@ fn stopped_in_a_download(
 ) -> (Protected, TcpStream) {
     let flags = [&ADDRESS_DEVICE_FLAGS, flags].concat();
     let protected = scene.protect_with(&server(scene), &flags);
-    // What waits in the socket takes seconds.
+    // The data in the socket take seconds to send.
     let slow = Impairment::with_seed(1).rate(10_000_000);
     scene.client.impair(&slow).expect("a slow link");
     let stream = scene.connect_to(addresses()[0]);
@@ -235,7 +235,7 @@ fn neighbours_learn_address_holder_at_once() {
         let is_here = |form| before.contains(&Claim::At(&here, form));
         assert!(is_here(2), "{all:02x?}");
         assert!(address.is_ipv6() || is_here(1), "{all:02x?}");
-        // Nobody had to ask, and nothing went to where the address was.
+        // No host asked, and no segment went to the former link-layer address.
         assert!(!before.contains(&Claim::Asked), "{all:02x?}");
         let right = |told: &Claim<'_>| !matches!(told, Claim::Segment(to) if *to != here);
         assert!(all.iter().all(right), "{all:02x?}");
@@ -294,7 +294,7 @@ fn addresses_expire_unless_adopted() {
         let seconds = held["valid_life_time"].as_u64().expect("a number");
         assert!((1..=600).contains(&seconds), "{held}");
         assert_ne!(held["tentative"], true, "{held}");
-        // Not for what the host itself begins.
+        // Deprecated over IPv6: not for connections that the host itself opens.
         assert_eq!(held["deprecated"] == true, address.is_ipv6(), "{held}");
     }
     let streams = addresses().map(|address| scene.connect_to(address));

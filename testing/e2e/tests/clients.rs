@@ -16,7 +16,7 @@ use nix::sys::socket::{setsockopt, sockopt};
 use rustix::io::ioctl_fionread;
 use rustix::net::{ipproto, sockopt as options};
 
-/// A scene whose client was told something first, and the exchange on it.
+/// Runs an exchange in a scene after `tell` has configured the client.
 fn survives_with(label: &str, tell: impl FnOnce(&Scene)) {
     let scene = Scene::new(label);
     tell(&scene);
@@ -93,9 +93,9 @@ fn over_ipv6() {
     Exchange::default().survives(&scene, &server, &mut Seed::choose("ipv6"), connect);
 }
 
-/// A client 100 ms away, behind 40 Mbit/s. Self-ACKs have round trips of microseconds: a
-/// window that they inflated would overrun the queue of that line after the splice. So the
-/// server may not send much more again than without crashes.
+/// A client 100 ms away, behind 40 Mbit/s. Self-ACKs have round trips of microseconds: a congestion window inflated
+/// by self-ACKs would overrun the queue of that line after the splice. The share of retransmissions may be only a
+/// little larger than without crashes.
 #[test]
 fn distant_client_is_not_overrun() {
     let exchange = Exchange {
@@ -116,7 +116,7 @@ fn distant_client_is_not_overrun() {
         let after = ["RetransSegs", "OutSegs"].map(|name| tcp_counter(&scene.server, name));
         let [again, all] = [after[0] - before[0], after[1] - before[1]];
         eprintln!("{kills} kills: {again} of {all} segments sent again");
-        // Counts stay small: they are exact in a float.
+        // Counts stay small: a float holds them exactly.
         #[allow(clippy::cast_precision_loss)]
         let share = again as f64 / all as f64;
         share
@@ -205,8 +205,8 @@ fn assert_stripped(server: &Protected, at_least: u64) {
     assert!(stripped >= at_least, "{status:?}");
 }
 
-/// Twice: with a server that takes part, the first connection would get a cookie and the
-/// second send data with its SYN.
+/// Twice: with a server that uses Fast Open, the first connection would get a cookie, and the second would send data
+/// with the SYN.
 #[test]
 fn offering_fast_open() {
     let scene = Scene::new("fast-open");
@@ -235,8 +235,8 @@ fn offering_fast_open() {
     assert_stripped(&server, 3);
 }
 
-/// The client reads nothing for a while: the window is closed at the server's death, stays closed through the
-/// recovery, and opens afterwards.
+/// The client pauses: the window is closed at the server's death, stays closed through the recovery, and opens
+/// afterwards.
 #[test]
 fn zero_window() {
     let scene = Scene::new("closed-window");
@@ -307,7 +307,7 @@ fn is_backed_off(scene: &Scene) -> bool {
         .is_some_and(|times: u32| times >= 6)
 }
 
-/// How often a timer of the host's TCP has found that nothing was acknowledged.
+/// The number of retransmission timeouts of the host's TCP.
 fn timeouts(host: &Host) -> u64 {
     let read = || std::fs::read_to_string("/proc/thread-self/net/netstat");
     let text = host.enter(read).expect("it is on").expect("counters");
@@ -327,8 +327,8 @@ fn timeouts(host: &Host) -> u64 {
         .expect("a number")
 }
 
-/// One source port for one connection after another, which end in all ways that let the port
-/// be used again at once; the server dies in the middle of some.
+/// A single source port for consecutive connections, which end in all ways that free the port at once; the server
+/// dies in the middle of some.
 #[test]
 fn source_port_reuse() {
     let scene = Scene::new("one-port");
@@ -366,7 +366,7 @@ fn source_port_reuse() {
         }
         let rest = read_exactly(&stream, expected.len() - 5000);
         assert_same(&rest, &expected[5000..], 5000, "rest");
-        // The server closes first, so that only its own host keeps the connection in mind.
+        // The server closes first: only the server's host keeps the connection.
         write(&stream, b"close\n");
         assert_eq!(read_to_end(&stream), b"");
     }

@@ -16,7 +16,7 @@ use protocol::link::{Handshake, SynOptions};
 use south_model::{closed_window_ack, restored_flow, window_update_ack};
 use wire::{Flags, FlowId, FlowKey, IpPacket, Segment, SeqNumber, Timestamps};
 
-/// What the next server has room for, bytes.
+/// Receive window of the next server, bytes.
 const WINDOW_BYTES: u32 = 60_000;
 
 const LATER_DATA: &[u8] = b"later";
@@ -33,7 +33,7 @@ struct Orphaned {
     _lab: Lab,
 }
 
-/// The TCP segments of a capture, those of the service or those of its client.
+/// The TCP segments of a capture, from the service or from the client.
 fn segments(packets: &[Packet], from_service: bool) -> impl Iterator<Item = Segment<'_>> {
     packets.iter().filter_map(move |packet| {
         let ip = IpPacket::parse(packet.frame.get(14..)?).ok()?;
@@ -46,7 +46,7 @@ fn times(segment: &Segment<'_>) -> Timestamps {
     segment.timestamps().expect("timestamps were agreed on")
 }
 
-/// What a logger has of the connection in this capture.
+/// The record that a logger has of the connection in this capture.
 fn record(packets: &[Packet], key: FlowKey) -> (Recorded, RecordSummary) {
     let syn = segments(packets, false).next().expect("a SYN");
     let syn_ack = segments(packets, true).next().expect("a SYN-ACK");
@@ -144,7 +144,7 @@ impl Orphaned {
         }
     }
 
-    /// Tells the client that there is no room, and returns when it has heard of it.
+    /// Sends the client a zero window, and returns when the client has received the segment.
     fn close_window(&self) {
         let before = self.counter("segs_in:");
         let ack = closed_window_ack(&self.recorded, &self.summary, self.since.elapsed());
@@ -152,7 +152,7 @@ impl Orphaned {
         wait_until("it is told", || self.counter("segs_in:") > before);
     }
 
-    /// Tells the client that there is, as one that serves it again.
+    /// Opens the client's window, as the next server does.
     fn open_window(&self) {
         let mut flow = restored_flow(&self.recorded, &self.summary, 0);
         let elapsed = u32::try_from(self.since.elapsed().as_millis()).expect("seconds");
@@ -166,12 +166,12 @@ impl Orphaned {
         self.client.capture("tcp").expect("a capture")
     }
 
-    /// What the client's kernel says of the connection.
+    /// The state of the connection in the client's kernel.
     fn socket(&self) -> String {
         run(&self.client, "ss -tinoH")
     }
 
-    /// How often it has asked for room, as its timer says.
+    /// The number of window probes, from the persist timer.
     fn questions(&self) -> u32 {
         let socket = self.socket();
         let timer = socket.split_once("timer:(persist,").map(|(_, timer)| timer);
@@ -179,7 +179,7 @@ impl Orphaned {
         tries.map_or(0, |tries| tries.parse().expect("a number"))
     }
 
-    /// One of the socket's numbers; of two that belong together, the last.
+    /// A number of the socket; of a pair the last number.
     fn counter(&self, name: &str) -> u32 {
         let socket = self.socket();
         let mut words = socket.split_whitespace();
@@ -188,7 +188,7 @@ impl Orphaned {
         last.map_or(0, |number| number.parse().expect("a number"))
     }
 
-    /// How many segments it has sent again.
+    /// The number of retransmitted segments.
     fn retransmissions(&self) -> u32 {
         self.counter("retrans:")
     }
@@ -250,7 +250,7 @@ fn client_with_unacked_data_does_not_time_out() {
         write(&orphaned.stream, LATER_DATA);
         orphaned.close_window();
         wait_until("who hears nothing gives up", || !silence.is_open());
-        // More often than that one could.
+        // More often than the client without any answer could before the timeout.
         wait_until("it insists", || orphaned.retransmissions() >= 5);
         assert!(orphaned.is_open(), "{}", orphaned.socket());
         let capture = orphaned.capture();

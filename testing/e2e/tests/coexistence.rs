@@ -26,7 +26,7 @@ fn clsact_attachment() {
 }
 
 const LATE_FILTER: &str = "prio 7 handle 3 protocol all bpf da bytecode";
-/// Where a careless program would put its own.
+/// A place that a careless program would choose for its own filter.
 const SAME_PRIORITY_FILTER: &str = "prio 1 handle 1 protocol all bpf da bytecode";
 
 #[test]
@@ -45,13 +45,12 @@ fn foreign_filters_are_not_replaced() {
     foreign_filter_survives("clsact", SAME_PRIORITY_FILTER);
 }
 
-/// Somebody else's filters are there before, while and after `serve` runs, and clients notice
-/// nothing of crashes beside them.
+/// Foreign filters exist before, while and after `serve` runs. Clients notice no crash.
 fn foreign_filter_survives(attach: &str, filter: &str) {
     let scene = Scene::new("filters");
     run(&scene.server, "tc qdisc add dev eth0 clsact");
     for direction in ["ingress", "egress"] {
-        // One instruction: return TC_ACT_UNSPEC.
+        // A single instruction: return `TC_ACT_UNSPEC`.
         let mut words = vec!["tc", "filter", "add", "dev", "eth0", direction];
         words.extend(filter.split(' '));
         words.push("1,6 0 0 4294967295");
@@ -95,8 +94,8 @@ fn foreign_filter_survives(attach: &str, filter: &str) {
     );
 }
 
-/// A filter of somebody else that counts: it mirrors every packet to a device of its own. It
-/// sees what the server's TCP sees, before and after a crash.
+/// A foreign filter counts packets, and mirrors every packet to a device. The filter sees the same packets as the
+/// server's TCP, before and after a crash.
 #[test]
 fn foreign_filter_sees_every_packet() {
     for attach in ["auto", "clsact"] {
@@ -178,9 +177,9 @@ fn two_services_on_one_host() {
     assert_all_recovered(&second);
 }
 
-/// Settings of the network namespace that services share: who leaves first leaves them as the other one needs them, and
-/// the last one puts back what was before both. Without `accept_local` on the loopback nothing that a recovery injects
-/// there would arrive.
+/// Services share settings of the network namespace. The first service to leave keeps the settings for the other
+/// service; the last service restores the original values. Without `accept_local` on the loopback no injected packet
+/// of a recovery would arrive there.
 #[test]
 fn last_service_restores_settings() {
     let scene = Scene::new("settings");
@@ -215,7 +214,7 @@ fn last_service_restores_settings() {
     second.wait_serving(1);
     echoes(&stream, b"two");
 
-    // Whoever changes them meanwhile does not know either.
+    // Another program may change the settings meanwhile, without knowledge of the services.
     scene
         .server
         .sysctl("net.ipv4.conf.lo.accept_local", "0")
@@ -229,8 +228,9 @@ fn last_service_restores_settings() {
     assert_eq!(read(), before);
 }
 
-/// A process sends from memory that never comes, and the kernel keeps its socket locked for that long. Whoever looks at
-/// all sockets of the namespace, as is done after a recovery, waits for it; the service does not.
+/// A process sends from memory whose page fault never ends (userfaultfd), and the kernel keeps the socket locked for
+/// that long. A dump of all sockets of the namespace, as after a recovery, waits for the lock; the service does not
+/// wait.
 #[test]
 fn permanently_locked_socket() {
     let scene = Scene::new("locked");
@@ -305,7 +305,7 @@ fn waiting_serve_uses_no_cpu() {
     );
 }
 
-/// What a process has used of a CPU, in ticks of 10 ms (proc(5), stat: fields 14 and 15).
+/// CPU time of a process, in ticks of 10 ms (proc(5), stat: fields 14 and 15).
 fn cpu_ticks(pid: i32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
     let (_, fields) = text.rsplit_once(')').expect("a name");

@@ -40,7 +40,7 @@ impl Gated {
     }
 }
 
-/// One exchange of a connection that was in the middle of an echo: all is well.
+/// An exchange in the middle of an echo: the connection works.
 #[track_caller]
 fn echo_works(stream: &TcpStream) {
     write(stream, b"are you there?");
@@ -202,7 +202,7 @@ fn client_loses_power() {
         |port| dial_from(&scene.client, port, scene.ipv4(SERVER_PORT)).expect("a connection");
     let (idle_stream, busy_stream) = (open(idle), open(busy));
     begin_echo(&idle_stream);
-    // The server has much to say to nobody.
+    // The server has many bytes left to send to a client that loses power.
     write(&busy_stream, b"pattern 20000000\n");
     let _ = read_exactly(&busy_stream, 1000);
     let witness = dial_from(&other, 40_003, scene.ipv4(SERVER_PORT)).expect("a connection");
@@ -217,7 +217,7 @@ fn client_loses_power() {
     echo_works(&witness);
     scene.client.power_on().expect("power on");
     for port in [idle, busy] {
-        // The server's host knows this connection; it is challenged, and given up.
+        // The server's host knows this connection; after a challenge ACK the host gives the connection up.
         let again = dial_from(&scene.client, port, scene.ipv4(SERVER_PORT)).expect("a connection");
         begin_echo(&again);
         end(&again);
@@ -229,7 +229,7 @@ fn client_loses_power() {
     end(&witness);
 }
 
-/// A client resets, and uses its port again at once, still before the server is back.
+/// A client resets, and uses the same port again at once, still before the server is back.
 #[test]
 fn client_reuses_source_port() {
     let scene = Scene::new("same-port");
@@ -254,8 +254,7 @@ fn client_reuses_source_port() {
     assert_all_recovered(&gated.server);
 }
 
-/// The client's FIN comes first, its end is read, and the socket goes without a trace: the
-/// port can be used again.
+/// The client's FIN comes first, the server has read the end, and the socket disappears: the port can be used again.
 fn end_by_server(stream: TcpStream) {
     end(&stream);
     reset(stream);
@@ -294,7 +293,7 @@ fn new_connections_are_accepted_late() {
         end(&stream);
     }
     echo_works(&old);
-    // Nothing more comes by itself.
+    // No further byte comes unprompted.
     old.set_nonblocking(true).expect("a socket");
     let more = (&old).read(&mut [0]);
     assert_eq!(

@@ -121,7 +121,7 @@ fn found(command: &str) -> String {
     command.replacen("outlive ", &format!("{}/outlive ", directory.display()), 1)
 }
 
-/// A command that goes on, on its host.
+/// A long-running command on a host.
 struct Service {
     host: Host,
     process: Process,
@@ -221,7 +221,7 @@ fn ask_redis(connection: &mut BufReader<TcpStream>, command: &str) -> String {
     answer.trim_end().to_owned()
 }
 
-/// A connection with a page before a death has the same page after it.
+/// Asserts that a connection gets the same page before and after a death.
 fn page_outlives(stage: &Stage, death: impl FnOnce(), lives_again: impl FnOnce()) {
     let mut connection = BufReader::new(stage.connect(80));
     let before = page(&mut connection);

@@ -10,7 +10,7 @@ use e2e::servers::{SERVER_PORT, test_server};
 use e2e::{Protected, Scene, Seed, pattern};
 use lab::{Signal, TcpSegment};
 
-/// A connection in the middle of an echo, and what a stranger would have to guess of it.
+/// A connection in the middle of an echo, with the numbers that an attacker would have to guess.
 struct Target {
     stream: TcpStream,
     client: SocketAddrV4,
@@ -43,7 +43,7 @@ impl Target {
             .packets
             .iter()
             .filter_map(|packet| TcpSegment::parse(&packet.frame));
-        // The SYN counts one, and the bytes so far are known.
+        // The SYN takes a sequence number, and the sizes of the data so far are known.
         let isn_of = |port: u16| {
             let mut syns = segments
                 .clone()
@@ -69,7 +69,7 @@ impl Target {
         }
     }
 
-    /// The echo goes on, and is the right one.
+    /// The echo continues, with the right bytes.
     #[track_caller]
     fn echoes(&mut self, length: usize) {
         let bytes = pattern(length);
@@ -190,7 +190,7 @@ fn malformed_packets() {
     assert_eq!(status.json()[0]["stage"], "serving", "{status:?}");
 }
 
-/// A packet of random nonsense. What might be valid for the connection has a damaged checksum.
+/// A packet of random nonsense. A packet that might be valid for the connection has a damaged checksum.
 fn garbage(target: &Target, seed: &mut Seed) -> Vec<u8> {
     let bytes = |seed: &mut Seed, most: usize| -> Vec<u8> {
         let length = seed.between(0, most);
@@ -212,13 +212,13 @@ fn garbage(target: &Target, seed: &mut Seed) -> Vec<u8> {
         ..Forged::new(source, target.server, byte(seed))
     };
     match seed.between(0, 2) {
-        // Nothing but ports, or not even these, or a header that is cut off.
+        // Only ports, or a part of the ports, or a truncated header.
         0 => {
             let mut segment = whole.segment();
             segment.truncate(seed.between(0, 19));
             packet(*source.ip(), *target.server.ip(), &segment)
         }
-        // Options of which one is longer than the header, or has no length.
+        // An option longer than the header, or without a length.
         1 => {
             let kind = [2, 3, 4, 5, 8, 19, 29, 30, 34][seed.between(0, 8)];
             let length = [0, 1, 2, 3, 10, 40, 255][seed.between(0, 6)];
@@ -245,7 +245,7 @@ fn syn_flood() {
     let forger = Forger::on(&scene.client);
     let mut seed = Seed::choose("flood");
     for number in 0..50_000_u32 {
-        // Hosts that nobody has: nobody answers for them.
+        // Addresses without a host: no host answers.
         let host = u8::try_from(100 + number % 100).expect("a byte");
         let port = u16::try_from(1024 + number / 100).expect("a port");
         let source = SocketAddrV4::new([10, 0, 0, host].into(), port);

@@ -31,7 +31,7 @@ impl ByHand {
         command.args(arguments).output().expect("outlive runs")
     }
 
-    /// Runs a verb that must succeed, and returns what it printed.
+    /// Runs a verb that must succeed, and returns the output.
     fn done(&self, verb: &str, arguments: &[&str]) -> String {
         let output = self.run(verb, arguments);
         assert!(output.status.success(), "{verb} {arguments:?}: {output:?}");
@@ -60,7 +60,7 @@ impl ByHand {
         serde_json::from_str(&self.done("status", &["--json"])).expect("JSON")
     }
 
-    /// The names of its namespaces, the switch's too.
+    /// The names of the lab's namespaces, with the switch's namespace.
     fn namespaces(&self) -> Vec<PathBuf> {
         let status = self.status();
         let hosts = status["hosts"].as_array().expect("hosts").iter();
@@ -81,7 +81,7 @@ impl ByHand {
 
 impl Drop for ByHand {
     fn drop(&mut self) {
-        // It may be down already.
+        // The lab may be down already.
         self.run("down", &[]);
     }
 }
@@ -269,7 +269,7 @@ fn protected_service_ends_with_lab() {
     assert_eq!(traces(&name), [""; 0]);
 }
 
-/// Mounts and control groups with this in their names.
+/// Mounts, control groups and pins with this in their names.
 fn traces(name: &str) -> Vec<String> {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("the list of mounts");
     let mounts = mounts.lines().filter(|line| line.contains(name));

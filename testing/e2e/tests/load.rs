@@ -16,7 +16,7 @@ use lab::Signal;
 const SECONDS_VARIABLE: &str = "OUTLIVE_LOAD_SECONDS";
 /// How the programs are bound: `tcx` or `clsact`, else as `serve` likes.
 const ATTACH_VARIABLE: &str = "OUTLIVE_LOAD_ATTACH";
-/// Bytes of one echo, and of one download.
+/// Bytes of an echo, and of a download.
 const ECHO_BYTES: usize = 256 << 10;
 const DOWNLOAD_BYTES: usize = 1 << 20;
 const PIECE_BYTES: usize = 16 << 10;
@@ -24,7 +24,7 @@ const PIECE_BYTES: usize = 16 << 10;
 /// Clients at a time.
 const CLIENT_COUNT: usize = 4;
 
-/// What clients do until the end, and what came of that.
+/// The work of clients until the end, and its totals.
 #[derive(Debug, Default)]
 struct Work {
     over: AtomicBool,
@@ -49,8 +49,8 @@ impl Work {
             .map(|bytes| bytes.load(Ordering::Relaxed))
     }
 
-    /// Waits until each client has got on, and all of them by so much. One whose SYN came while the server was down
-    /// says it again after ever longer times, and would never meet a server that is killed too early.
+    /// Waits until each client has progressed, and all of them by `all` bytes. A client whose SYN came while the
+    /// server was down retransmits after ever longer times, and would never meet a server that is killed too early.
     fn await_progress(&self, all: usize) {
         let (before, all) = (self.done(), u64::try_from(all).expect("a number of bytes"));
         while self.is_running() {
@@ -63,9 +63,9 @@ impl Work {
         }
     }
 
-    /// Connections one after another, each with `task`.
+    /// Consecutive connections, each with `task`.
     fn repeat_connections(&self, connect: impl Fn() -> TcpStream, task: impl Fn(&TcpStream)) {
-        // A failure ends the work of all.
+        // A failure ends the work of all clients.
         let _over = Over(&self.over);
         while self.is_running() {
             let stream = connect();
@@ -154,7 +154,7 @@ fn servers_killed_under_load() {
     server.stop();
 }
 
-/// busybox' httpd, with a process for each connection: a server of others that is there wherever kernels are booted.
+/// busybox' httpd, with a process for each connection: a third-party server that every test kernel has.
 #[test]
 fn web_server_killed_under_load() {
     if !std::path::Path::new("/usr/bin/busybox").exists()

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 use ab_builds::{AbBuilds, outlive, wait_until};
 
-/// How many timings each of those tests tries that are about timing.
+/// Number of timings for each test of timing: `OUTLIVE_TIMINGS`, by default 40.
 fn timings() -> u64 {
     let wanted = std::env::var("OUTLIVE_TIMINGS").ok();
     wanted.and_then(|wanted| wanted.parse().ok()).unwrap_or(40)
@@ -54,7 +54,7 @@ fn finished_build_is_committed() {
     assert!(!builds.ours.join("a.o").exists(), "something leaked");
     let said = builds.make(&[]);
     assert!(said.contains("revealed"), "{said}");
-    // And again, and nothing is to be done.
+    // And again, without any work.
     builds.await_speculation();
     let said = builds.make(&[]);
     assert!(said.contains("revealed 0 outputs"), "{said}");
@@ -72,7 +72,7 @@ fn unexpected_target_is_built_on_request() {
     let mut builds = AbBuilds::new(&PROGRAM_FILES);
     builds.watch(&[]);
     builds.await_speculation();
-    // Its commands are done, though this make was not.
+    // The speculation has run these commands, but for another request.
     builds.make(&["b.o"]);
     builds.make(&["CFLAGS=-O2", "prog"]);
     builds.make(&["clean"]);
@@ -246,7 +246,7 @@ fn early_results_have_fresh_timestamps() {
         let said = builds.make(&[]);
         assert!(said.contains("revealed"), "{said}");
     }
-    // One that was not expected takes over what was done.
+    // An unexpected request takes over the results.
     builds.save("dep", "now");
     builds.await_speculation();
     builds.save("dep", "later");
@@ -260,7 +260,7 @@ fn background_processes_belong_to_build() {
         begun:\n\t(until [ -e question ]; do sleep 0.01; done; echo yes >answer) >/dev/null 2>&1 & echo began\n\ttouch begun question\n";
     let mut builds = AbBuilds::new(&[("Makefile", makefile)]);
     builds.watch(&[]);
-    // What is left running is not waited for by a command above what was there before: it ends when it is asked for.
+    // A command does not wait for background processes of an earlier command: such a process ends at the request.
     wait_until("it has begun", || builds.number("finished") > 0);
     let said = builds.make(&[]);
     assert!(said.contains("went on with the rest"), "{said}");
@@ -367,7 +367,8 @@ fn request_precedes_speculation() {
     assert!(output.status.success(), "{output:?}");
     let said = |name| fs::read_to_string(builds.ours.join(name)).expect("it was made");
     assert_eq!(said("unasked"), "19\n");
-    // Of a session that began with the machine nothing is said: it is as nice as new ones.
+    // The kernel reports no niceness of a session that began with the boot: such a session is as nice as a new
+    // session.
     let usual = usual.rsplit(' ').next().filter(|usual| !usual.is_empty());
     assert_eq!(said("asked"), usual.unwrap_or("0\n"));
 }

@@ -25,7 +25,7 @@ fn asked_with(builds: &AbBuilds, variables: &[(&str, &str)]) -> String {
     said
 }
 
-/// A shell sets the first one at each `cd`; each pane of a terminal has the last ones.
+/// A shell sets `OLDPWD` at each `cd`; each pane of a terminal has other values of the last variables.
 const SHELL_VARIABLES: [&[(&str, &str)]; 4] = [
     &[("OLDPWD", "/usr")],
     &[("OLDPWD", "/etc"), ("SHLVL", "7")],
@@ -98,7 +98,7 @@ fn missing_reuse_is_explained() {
     );
 }
 
-/// The script of a shell that has a terminal of 80 columns; what is said there.
+/// Runs a script in a shell with a terminal of 80 columns; returns the output.
 fn at_a_terminal(builds: &AbBuilds, script: &str) -> String {
     let mut terminal = without_make_variables(Command::new("timeout"));
     let done = "until $O make --status --json | grep -q \"\\\"running\\\":0,\\\"begun\\\":[1-9]\"; do sleep 0.05; done";

@@ -154,7 +154,7 @@ fn missing_requirement_is_reported() {
                 "{place:?} {asked:?}: {said}"
             );
         }
-        // Without a watcher it is make.
+        // Without a watcher `outlive make` is plain make.
         let mut make = without_make_variables(Command::new(place[0]));
         make.args(&place[1..])
             .arg(outlive().get_program())

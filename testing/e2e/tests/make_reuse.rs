@@ -20,7 +20,7 @@ fn asked_for(builds: &AbBuilds, target: &str) {
     assert!(!said.contains("revealed"), "{said}");
 }
 
-/// Two targets with the same command, which leaves nothing.
+/// Two targets with the same command, which leaves no file.
 const TEMPORARY_MAKEFILE: &str = "all: out one two\none two: in\n\t@echo text >temporary; rm temporary; cat in\n\
     out: in\n\tcp in $@\n";
 
@@ -50,7 +50,7 @@ fn removed_result_is_committed_again() {
     assert!(said.contains("revealed"), "{said}");
 }
 
-/// Two alternating requests both find their results.
+/// Two alternating requests both find results.
 #[test]
 fn two_makes_are_expected() {
     let makefile = "all: out\nout: in\n\tcp in $@\ntest: out\n\t@cat out\n";
@@ -65,7 +65,7 @@ fn two_makes_are_expected() {
     assert_eq!(expected(&builds), json!(["make", "make test"]));
     builds.save("in", "another text\n");
     builds.await_notice();
-    // The second one is begun when the first one has ended.
+    // The second command starts after the end of the first.
     wait_until("both are done", || {
         builds.number("running") == 0 && builds.number("finished") >= 4
     });
@@ -84,7 +84,7 @@ fn unused_speculation_is_not_counted() {
     assert_eq!(builds.number("finished"), 2);
     asked_for(&builds, "out");
     builds.await_speculation();
-    // A make that has nothing to do.
+    // A make without work.
     assert_eq!(builds.number("finished"), 1);
 }
 
@@ -97,7 +97,7 @@ fn awaited_time_is_not_counted_as_saved() {
     builds.await_speculation();
     let said = builds.make(&[]);
     assert!(said.contains("revealed 1 output in "), "{said}");
-    // Of a second that it has slept; it has worked for some milliseconds.
+    // Of a second of sleep; the work took some milliseconds.
     let saved = said.trim_end().split_once("saved ");
     assert!(
         saved.is_none_or(|(_, saved)| saved.ends_with("ms")),
@@ -141,7 +141,7 @@ fn slowed_command_is_restarted_on_request() {
     assert!(said.contains("went on with the rest"), "{said}");
 }
 
-/// How long processors have worked for a process with those words in its arguments, in the kernel's ticks.
+/// Processor time of a process with those words in the arguments, in the kernel's ticks.
 fn ticks_of(words: &str) -> u64 {
     let processes = fs::read_dir("/proc").expect("the kernel tells of processes");
     let all = processes.flatten().filter_map(|process| {
@@ -178,7 +178,7 @@ impl Drop for Rests {
 /// time.
 #[test]
 fn running_command_is_committed_at_its_end() {
-    /// The command would be shown later than this, if it went on to work.
+    /// The command would be shown later than this without the end of the work.
     const SHOWN_LATER: Duration = Duration::from_secs(2);
     /// A fifth of a second.
     const ENOUGH_TICKS: u64 = 20;
@@ -189,7 +189,7 @@ fn running_command_is_committed_at_its_end() {
             .expect("sleep"),
     );
     let loops = format!("while [ -e /proc/{} ]", rests.0.id());
-    // A process that has ended is there until it is waited for.
+    // A zombie stays until the parent reaps the process.
     let makefile =
         format!("all: in\n\t@echo told\n\techo text >first; {loops}; do :; done; cat in >second\n");
     let mut builds = AbBuilds::new(&[("Makefile", &*makefile), ("in", "text\n")]);
@@ -226,7 +226,7 @@ fn results_reused_by_other_make_are_reported() {
     let Some(more) = said.strip_prefix(taken) else {
         panic!("{said}");
     };
-    // It has slept for a second, and worked for some milliseconds.
+    // A second of sleep, and some milliseconds of work.
     let saved = more.strip_prefix("; saved ");
     assert!(
         more == "\n" || saved.is_some_and(|it| it.ends_with("ms\n")),
@@ -256,7 +256,7 @@ fn command_started_after_request_reads_terminal() {
         begin(make, &builds.ours)
     };
     builds.watch(&[]);
-    // From then on one is expected that is given a pipe.
+    // From then on the watcher expects a request with a pipe.
     assert!(ours(&builds).wait().expect("it ends").success());
     for tree in [&builds.ours, &builds.theirs] {
         fs::remove_file(tree.join("go")).expect("it was there");

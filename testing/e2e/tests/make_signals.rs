@@ -27,7 +27,7 @@ fn send(signal: &str, to: &Child) {
     assert!(sent.expect("kill").success());
 }
 
-/// Where `outlive make` asks for what is done in that tree.
+/// The socket at which `outlive make` requests the results of a tree.
 fn in_the_place_of_a_watcher(tree: &Path) -> UnixListener {
     let mut sum = DefaultHasher::new();
     tree.hash(&mut sum);
@@ -59,7 +59,7 @@ fn early_interrupt_ends_request() {
     let mut passed_on = [0];
     asker.read_exact(&mut passed_on).expect("it is passed on");
     assert_eq!(passed_on, [2]);
-    // `Reply::Plainly` without variables, without a word for the user, and where it is, in the words of postcard.
+    // `Reply::PlainRun` in postcard: no variables, no message to the user, and no process with other mounts.
     let reply = [0, 0, 0, 0];
     let length = u32::try_from(reply.len()).expect("it is short");
     asker.write_all(&length.to_be_bytes()).expect("it listens");
@@ -130,14 +130,14 @@ fn signal_reaches_command_started_after_request() {
     send("-INT", &make);
     let ended = make.wait().expect("outlive make");
     assert_eq!(ended.signal(), Some(2), "{ended}");
-    // Another make may run by now: the tree has changed, and nobody has asked yet.
+    // Another make may run by now: the tree has changed, and no request has come yet.
     let shell = fs::read_to_string(builds.ours.join("more")).expect("its number");
     wait_until("the command ends", || {
         !Path::new("/proc").join(shell.trim()).exists()
     });
 }
 
-/// A killed request cannot notify its commands.
+/// A killed request cannot notify the running commands.
 #[test]
 fn commands_end_with_killed_request() {
     let makefile = "all:\n\t-timeout -s KILL 0.5 $(MAKE) long\n\techo done >$@\nlong:\n\twhile :; do :; done\n";
@@ -151,7 +151,7 @@ fn commands_end_with_killed_request() {
     wait_until("nothing is left", || builds.number("running") == 0);
 }
 
-/// Processes that have that in their arguments.
+/// Command lines that contain that path.
 fn with(words: &Path) -> Vec<String> {
     let all = fs::read_dir("/proc").expect("it is there").flatten();
     let all = all.map(|process| fs::read(process.path().join("cmdline")).unwrap_or_default());
@@ -173,7 +173,7 @@ fn speculative_commands_end_with_killed_watcher() {
     wait_until("it ends, too", || with(&builds.ours).is_empty());
 }
 
-/// Descriptors of a shell. A speculative command has none of them.
+/// Descriptors of a shell, which a speculative command does not have.
 #[test]
 fn extra_descriptors_are_unchanged() {
     let makefile = "all: nested\n\t@echo said >&3\nnested:\n\t@exec 3>f; $(MAKE) -s deep; cat f\ndeep:\n\t@echo deep >&3\n";
@@ -183,7 +183,7 @@ fn extra_descriptors_are_unchanged() {
     builds.shell("$M 3>../said; cat ../said");
     builds.shell("$M; $M nested");
     for _ in 0..8 {
-        // It is what is expected from now on.
+        // From now on the watcher expects this request.
         builds.shell("$M nested");
     }
     builds.save("touched", "");

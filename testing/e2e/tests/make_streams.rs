@@ -35,7 +35,7 @@ fn signal_death_is_passed_on() {
     }
 }
 
-/// A shell continues its loop without knowledge of the signal.
+/// A shell continues the loop without knowledge of the signal.
 #[test]
 fn interrupt_ends_surrounding_loop() {
     let makefile = format!(
@@ -63,7 +63,7 @@ fn interrupt_ends_surrounding_loop() {
     assert_eq!(begun(), "here\n");
 }
 
-/// Begins that make, and has it end as soon as its second command runs.
+/// Starts that make, and ends the make as soon as the second command runs.
 fn interrupted(mut make: Command, tree: &Path, (signal, whom): (&str, &str)) -> Output {
     make.current_dir(tree).process_group(0).stdin(Stdio::null());
     make.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -96,7 +96,7 @@ fn interrupted_build_leaves_same_files_as_make() {
             theirs.args(arguments);
             let ours = interrupted(ours, &builds.ours, ending);
             let theirs = interrupted(theirs, &builds.theirs, ending);
-            // What else make says, and how it ends, depends on who of its children was told first.
+            // Other output and the exit status depend on the child that gets the signal first.
             assert_eq!(ours.stdout, theirs.stdout, "{ending:?} {arguments:?}");
             let is_deleted = |output: &Output| {
                 String::from_utf8_lossy(&output.stderr).contains("Deleting file 'two'")
@@ -127,7 +127,7 @@ fn stdout_and_stderr_keep_order() {
     builds.watch_for_shell("");
     for script in ["$M 2>&1 | cat", "$M >../said 2>&1; cat ../said", "$M"] {
         builds.shell(script);
-        // Now it is known how it is asked for.
+        // By now the watcher knows how the build is requested.
         builds.save("in", "another text\n");
         builds.await_speculation();
         let said = builds.shell(script);
@@ -135,7 +135,7 @@ fn stdout_and_stderr_keep_order() {
     }
 }
 
-/// `nohup`, and what a shell begins in the background. (What the C library has signals 32 and 33 for is its own.)
+/// `nohup`, and background processes of a shell. (The C library uses the signals 32 and 33 for itself.)
 #[test]
 fn ignored_signals_stay_ignored() {
     let makefile = "all:\n\t@grep SigIgn /proc/self/status | grep -o '.......$$'; kill -HUP $$PPID; sleep 0.2; echo on\n";
@@ -172,7 +172,7 @@ fn unstartable_command_is_reported_by_make() {
     builds.shell(&format!("touch new; $M {targets}"));
 }
 
-/// Its first command has, which says its name.
+/// Waits until the first command has printed a name.
 fn has_begun(make: &mut Child) {
     let mut line = [0; 2];
     let said = make.stdout.as_mut().expect("a pipe");
@@ -201,7 +201,7 @@ fn build_continues_without_runner() {
     assert_eq!(String::from_utf8_lossy(&said.stderr), "");
 }
 
-/// A killed watcher prints nothing, and nor do the commands of a continued build.
+/// A killed watcher prints no text, and nor do the commands of a continued build.
 #[test]
 fn build_continues_without_watcher() {
     let makefile = "all: a b c\na b c:\n\t@echo $@; until [ -e go ]; do sleep 0.05; done\n";
@@ -224,7 +224,7 @@ fn build_continues_without_watcher() {
     assert_eq!(String::from_utf8_lossy(&said.stderr), "");
 }
 
-/// With `-j` all commands but one have a pipe without a writer as standard input.
+/// With `-j` all commands except a single command have a pipe without a writer as standard input.
 #[test]
 fn parallel_readers_get_empty_stdin() {
     let makefile = "all: a b c\na b c:\n\t@cat >$@; sleep 0.2; wc -c <$@\n";
@@ -235,7 +235,7 @@ fn parallel_readers_get_empty_stdin() {
     builds.shell("sleep 2 | $M -B -j3");
 }
 
-/// A script for a shell that has a terminal and jobs, and what types there.
+/// Runs a script in a shell with a terminal and job control; returns the terminal and the keyboard.
 fn at_a_terminal(builds: &AbBuilds, script: &str) -> (Child, ChildStdin) {
     let mut terminal = without_make_variables(Command::new("timeout"));
     let script = format!("bash -mc '{script}'");
@@ -249,7 +249,7 @@ fn at_a_terminal(builds: &AbBuilds, script: &str) -> (Child, ChildStdin) {
     (terminal, keys)
 }
 
-/// The watcher may be one of the jobs of the shell that has the terminal.
+/// The watcher may be a job of the shell that has the terminal.
 #[test]
 fn typed_input_reaches_reader() {
     let makefile = "out:\n\t@read line; echo $$line >out\n";
@@ -284,7 +284,7 @@ fn interrupt_reaches_foreground_watcher() {
     assert_ne!(ended.code(), Some(124), "it was killed: {rest}");
 }
 
-/// A directory, mounted so that no program runs from it.
+/// A directory mounted `noexec`.
 struct WithoutPrograms(TempDir);
 
 impl WithoutPrograms {

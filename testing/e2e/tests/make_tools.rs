@@ -11,11 +11,11 @@ use std::{
 
 use ab_builds::{AbBuilds, outlive, wait_until};
 
-/// A project, and the home of who builds it.
+/// A project, and the home directory of the user who builds the project.
 struct Project {
     builds: AbBuilds,
     home: PathBuf,
-    /// What tells the tool of that.
+    /// Variables that tell the tool the home directory.
     variables: Vec<(&'static str, PathBuf)>,
 }
 
@@ -49,7 +49,7 @@ impl Project {
         self.builds.spawn_watcher(watch);
     }
 
-    /// Asks for it, when it is done. What its program says.
+    /// Requests the result, after the speculation. Returns the output of the program.
     fn asked_for(&self, program: &str) -> String {
         self.builds.await_speculation();
         let made = self.make().output().expect("outlive make");
@@ -91,7 +91,7 @@ fn cargo_result_is_reused() {
     assert_eq!(project.asked_for("target/debug/thing"), "second");
 }
 
-/// Go counts its runs in a file of the home directory, and caches compiled packages.
+/// Go counts runs in a file of the home directory, and caches compiled packages.
 #[test]
 fn go_result_is_reused() {
     if !is_there("go") {
@@ -122,7 +122,7 @@ fn go_result_is_reused() {
     assert!(kept.count() > 0, "what it has compiled was lost");
 }
 
-/// npm writes a log, and each package that it unpacks, into its cache.
+/// npm writes a log, and each unpacked package, into the cache.
 #[test]
 fn npm_result_is_reused() {
     if !is_there("npm") {
@@ -176,7 +176,7 @@ fn blocking_resource_is_reported() {
     );
     let said = status();
     assert!(said.contains(&line), "{said}");
-    // One that a newer make has replaced is not told of.
+    // `status` does not list a command that a newer make has replaced.
     let replaced = |said: &str| said.matches("waits until").count() == 1;
     builds.save("Makefile", &makefile.replace("begun", "begun anew"));
     builds.await_waiting_command();

@@ -6,7 +6,7 @@ use std::{fs, path::Path, process::Command};
 
 use ab_builds::{AbBuilds, tree_contents};
 
-/// A project, what is asked of it as a rule, what is edited, and what else is asked.
+/// A project, the usual request, the edits, and further requests.
 struct Shape<'a> {
     files: &'a [(&'a str, &'a str)],
     usual: &'a [&'a str],
@@ -205,7 +205,7 @@ fn ccache_stays_useful() {
     let makefile = "prog: a.o\n\tcc -o $@ $^\na.o: a.c\n\tccache cc -c -o $@ $<\n";
     let text = |number: u64| format!("int main(void) {{ return {number}; }}\n");
     let mut builds = AbBuilds::new(&[("Makefile", makefile), ("a.c", &text(7))]);
-    // It waits for being asked for if it is to make that.
+    // The directories exist before: a command that creates a cache directory would wait for the request.
     for tree in [&builds.ours, &builds.theirs] {
         fs::create_dir(tree.with_extension("cache")).expect("a directory");
     }

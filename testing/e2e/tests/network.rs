@@ -22,7 +22,7 @@ fn sysctl(scene: &Scene, key: &str, value: &str) {
     scene.server.sysctl(key, value).expect("a kernel parameter");
 }
 
-/// With less to do: what is lost costs time.
+/// With less work: losses cost time.
 fn survives_impaired(
     label: &str,
     see: fn(Recording) -> Recording,
@@ -120,8 +120,8 @@ fn window_scale_changes_between_incarnations() {
     assert_all_recovered(&server);
 }
 
-/// The server's host stops offering timestamps between two incarnations. Clients have negotiated timestamps: their
-/// connections may be reset, with a report, but no byte may be wrong. New connections work.
+/// The server's host stops offering timestamps between two incarnations. Clients have negotiated timestamps: a
+/// recovery may reset these connections, with a report, but no byte may be wrong. New connections work.
 #[test]
 fn timestamps_vanish_between_incarnations() {
     let scene = Scene::new("timestamps-vanish");
@@ -149,7 +149,7 @@ fn timestamps_vanish_between_incarnations() {
     echo_survives_a_kill(&scene, &server, 2);
 }
 
-/// Reads so many bytes into `got`, or to the first error.
+/// Reads `length` bytes into `got`, or until the first error.
 fn read_up_to(stream: &TcpStream, length: usize, got: &mut Vec<u8>) -> std::io::Result<()> {
     let mut buffer = vec![0; 65_536];
     let end = got.len() + length;
@@ -163,14 +163,14 @@ fn read_up_to(stream: &TcpStream, length: usize, got: &mut Vec<u8>) -> std::io::
     Ok(())
 }
 
-/// A client on the server's own host: its packets go over the loopback, to the same address.
+/// A client on the server's own host: the packets go over the loopback, to the same address.
 #[test]
 fn client_on_server_host() {
     let scene = Scene::new("loopback");
     survives_at_home(&scene, &[scene.ipv4(SERVER_PORT), scene.ipv6(SERVER_PORT)]);
 }
 
-/// A service for its own host alone.
+/// A service on loopback addresses.
 #[test]
 fn loopback_addresses() {
     let scene = Scene::new("localhost");
@@ -178,9 +178,9 @@ fn loopback_addresses() {
     survives_at_home(&scene, &[([127, 0, 0, 1], SERVER_PORT).into(), ipv6]);
 }
 
-/// Unhurried by a pause, TCP sends two segments of the loopback's 64 KiB as one. Over IPv6 such a
-/// frame has a header more; without timestamps the acknowledgement that it is turned into is at its
-/// shortest. And a replayed answer of many segments is as fast as any other.
+/// Without pauses TCP sends two segments of the loopback's 64 KiB as a single segment. Over IPv6 such a frame has an
+/// additional header; without timestamps the acknowledgement made from the frame is shortest. And a replayed response
+/// of many segments is as fast as any other response.
 #[test]
 fn longest_segments() {
     for timestamps in ["1", "0"] {
@@ -239,8 +239,8 @@ fn connect_from(host: &Host, address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Two interfaces, with an address of the service on each; clients come by both, and by the
-/// one to the address of the other.
+/// Two interfaces, with an address of the service on each. Clients come over both interfaces, and over the first
+/// interface to the address of the second.
 #[test]
 fn second_interface() {
     let scene = Scene::new("second");
@@ -277,8 +277,8 @@ fn second_interface() {
     assert_all_recovered(&server);
 }
 
-/// The service's address is on a bridge, and the wire is one of its ports: every packet passes
-/// two interfaces of this host.
+/// The service's address is on a bridge, and the wire is a port of the bridge: every packet passes two interfaces of
+/// this host.
 #[test]
 fn bridge_address() {
     let scene = Scene::new("bridge");
@@ -333,7 +333,7 @@ fn small_mtu() {
     assert_all_recovered(&server);
 }
 
-/// The frames of a device that is stacked upon another one pass the programs of both.
+/// The frames of a stacked device pass the programs of both devices.
 #[test]
 fn macvlan_survives_server_kill() {
     for mode in ["bridge", "private", "passthru"] {
@@ -347,7 +347,7 @@ fn macvlan_survives_server_kill() {
             run(&scene.server, line);
         }
         if mode == "passthru" {
-            // Such a device takes all frames of the NIC, those of the NIC's own addresses, too.
+            // Such a device takes all frames of the NIC, also frames for the NIC's own addresses.
             let own = scene.server.address().ipv4();
             run(&scene.server, &format!("ip address del {own}/24 dev eth0"));
             run(&scene.server, &format!("ip address add {own}/24 dev mv0"));
@@ -373,7 +373,7 @@ fn published_port(scene: &Scene) -> SocketAddr {
     scene.ipv4(9090)
 }
 
-/// A published port: its clients' packets have another address than the server's sockets when they pass.
+/// A published port: on the interface the clients' packets have another address than the server's sockets.
 #[test]
 fn translated_port_warns_until_configured() {
     let scene = Scene::new("redirect");
@@ -430,7 +430,7 @@ fn connection_over_limit_is_not_reported_unseen() {
     server.stop();
 }
 
-/// A field of the server's only socket, as `ss` shows its kernel's numbers, milliseconds.
+/// A field of the server's only socket, in milliseconds, from the output of `ss`.
 fn round_trip(scene: &Scene, field: &str) -> Option<f64> {
     let all = run(
         &scene.server,
@@ -441,8 +441,8 @@ fn round_trip(scene: &Scene, field: &str) -> Option<f64> {
     number.and_then(|number| number.parse().ok())
 }
 
-/// A replay is acknowledged within microseconds. Congestion control that keeps the shortest round trip sends almost
-/// nothing for ten seconds then.
+/// A replay is acknowledged within microseconds. Congestion control that remembers the shortest round trip then sends
+/// almost no data for ten seconds.
 #[test]
 fn recovered_socket_learns_client_round_trip() {
     const ONE_WAY: Duration = Duration::from_millis(25);
@@ -453,7 +453,8 @@ fn recovered_socket_learns_client_round_trip() {
     let setting = run(&scene.server, &format!("cat {MIN_RTT_SYSCTL}"));
     let server = scene.protect(&test_server(&scene));
     let stream = e2e::exchange::echoing(&scene);
-    // Several segments: the kernel measures nothing by one that may be acknowledged late.
+    // Several segments: the kernel does not measure a round trip with a single segment, whose acknowledgement may be
+    // delayed.
     let several = pattern(16 << 10);
     e2e::exchange::echoes(&stream, &several);
     for recovery in 1..=2 {
@@ -462,7 +463,7 @@ fn recovered_socket_learns_client_round_trip() {
         e2e::arrange::wait_until("the kernel knows the round trip", || {
             e2e::exchange::echoes(&stream, &several);
             let shortest = round_trip(&scene, "minrtt").expect("ss tells it");
-            // BBR has a memory of its own.
+            // BBR keeps a minimum of its own.
             let remembered = round_trip(&scene, "mrtt").unwrap_or(shortest);
             shortest.min(remembered) >= 2e3 * ONE_WAY.as_secs_f64()
         });

@@ -21,12 +21,12 @@ const NOT_NOW: i32 = 75;
 const NO_PERMISSION: i32 = 77;
 const EX_CONFIG: i32 = 78;
 
-/// Runs `outlive` on the server's host to its end, with a run directory of the scene.
+/// Runs `outlive` on the server's host until the end, with a run directory of the scene.
 fn outlive(scene: &Scene, arguments: &[&str]) -> Answer {
     outlive_as(scene, &[], &binaries::outlive(), arguments)
 }
 
-/// [`outlive`] by way of another program, such as one that gives up rights.
+/// [`outlive`] started by another program, such as a program that drops rights.
 fn outlive_as(scene: &Scene, by: &[&str], outlive: &Path, arguments: &[&str]) -> Answer {
     let mut command: Command = scene.server.command("timeout");
     let limit = EVENT_TIMEOUT.as_secs().to_string();
@@ -82,7 +82,7 @@ fn assert_nothing_left(scene: &Scene) {
     assert!(!disciplines.contains("clsact"), "{disciplines}");
 }
 
-/// Arguments that are refused, with the code and what the message must say.
+/// Refused arguments, with the exit status and the required words of the message.
 #[test]
 fn bad_arguments() {
     let scene = Scene::new("arguments");
@@ -253,9 +253,10 @@ fn port_in_use() {
 #[test]
 fn not_root() {
     let scene = Scene::new("not-root");
-    // Somebody else must be able to find the program.
+    // Another user must be able to find the program.
     let program = scene.directory().join("outlive");
-    // Not written by us: another test of this process might fork meanwhile, and keep the program from being run.
+    // Copied by another process: a test of this process might fork meanwhile, and a descriptor open for writing would
+    // prevent the program from being run (ETXTBSY).
     let (from, to) = (binaries::outlive(), program.to_string_lossy());
     run_words(&scene.server, &["cp", &from.to_string_lossy(), &to]);
     fs::set_permissions(scene.directory(), Permissions::from_mode(0o711)).expect("rights");
@@ -282,7 +283,7 @@ fn not_root() {
         failed[0].contains("privileges: this process lacks"),
         "{check:?}"
     );
-    // A directory of services that may not be listed is not an empty one.
+    // A directory of services that may not be listed is not an empty directory.
     let hidden = scene.directory().join("hidden");
     fs::create_dir_all(hidden.join("run/web")).expect("directories");
     fs::set_permissions(&hidden, Permissions::from_mode(0o700)).expect("rights");
@@ -298,14 +299,15 @@ fn not_root() {
     assert_nothing_left(&scene);
 }
 
-/// Root in a container: the check says of each thing that is missing what serve says, and ends with its status.
+/// Root in a container: for each missing thing `check` prints the message of `serve`, and ends with the exit status
+/// of `serve`.
 #[test]
 fn check_and_serve_report_equal_errors() {
     let scene = Scene::new("less-root");
     let address = scene.ipv4(SERVER_PORT).to_string();
     let read_only =
         "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec \"$@\"";
-    // A cgroup namespace whose root is below the real one, and a mount of cgroup2 that was made there: a container's.
+    // A cgroup namespace whose root is below the real root, and a mount of cgroup2 from inside, as in a container.
     let hidden = "mkdir -p $0 && echo $$ > $0/cgroup.procs && exec unshare --cgroup --mount sh -c '
         for at in $(findmnt -rnt cgroup2 -o TARGET); do umount -l $at; done
         exec \"$@\"' sh \"$@\"";
@@ -367,7 +369,7 @@ fn below_the_root(scene: &Scene) -> String {
     format!("{}/{}", mount.expect("cgroup2"), name.to_string_lossy())
 }
 
-/// In the journal each line has its priority; and no line has the colours of a terminal, whoever reads it.
+/// In the journal each line has a priority; and no line has the colours of a terminal.
 #[test]
 fn journal_lines_have_priority_and_no_colour() {
     let scene = Scene::new("journal");
@@ -387,7 +389,7 @@ fn journal_lines_have_priority_and_no_colour() {
         "{said}"
     );
     assert!(!said.contains('\u{1b}'), "{said}");
-    // Nowhere else, and nothing before the mistake that there is.
+    // Outside the journal lines have no priority, and the error is the first line.
     let answer = outlive_as(&scene, &["env", "OUTLIVE_LOG=warn"], &program, &serve);
     assert!(
         answer.stderr.starts_with("outlive: 10.0.0.77:80"),
@@ -439,11 +441,11 @@ fn duplicate_name() {
         "true",
     ];
     assert_refused(&outlive(&scene, &serve), NOT_NOW, &[server.name()]);
-    // The first one does not mind.
+    // The first service continues.
     echo_survives_a_kill(&scene, &server, 1);
 }
 
-/// The server never started: nothing is protected, and there is no retry.
+/// The server never started: `serve` protects no service, and does not retry.
 #[test]
 fn server_exit_before_listen() {
     let scene = Scene::new("early-end");
@@ -452,7 +454,7 @@ fn server_exit_before_listen() {
         ("exit 3", &["status 3", &address[..]][..]),
         ("kill -9 $$", &["SIGKILL", &address]),
         ("sleep 0.2; exit 1", &["status 1", &address]),
-        // Daemons do that: their start is over, and nobody serves.
+        // A daemon exits like this: the start is complete, and no process serves.
         ("exit 0", &[&address]),
     ] {
         let answer = outlive(
@@ -464,7 +466,7 @@ fn server_exit_before_listen() {
     }
 }
 
-/// Local programs with root's rights send garbage to the control socket, or nothing.
+/// Local programs with root's rights send garbage to the control socket, or stay silent.
 #[test]
 fn garbage_on_control_socket() {
     let scene = Scene::new("control");
@@ -485,7 +487,7 @@ fn garbage_on_control_socket() {
         assert_eq!(status.status, Some(EX_OK), "{when}: {status:?}");
         assert_eq!(status.json()[0]["stage"], "serving", "{when}");
     };
-    // A recovery opens what later ones use again.
+    // The first recovery opens descriptors that later recoveries use again.
     echo_survives_a_kill(&scene, &server, 1);
     let serve = server.serve_pid();
     let open_files = || fs::read_dir(format!("/proc/{serve}/fd")).map_or(0, Iterator::count);
@@ -512,7 +514,7 @@ fn garbage_on_control_socket() {
     }
     status_works("after nonsense");
 
-    // A line without an end: it is hung up on, before or after all was written.
+    // A line without an end: `serve` closes the connection, before or after the last byte.
     let mut stream = connect();
     let _ = stream.write_all(&[b'x'; 1 << 20]);
     let hung_up = stream.read(&mut [0; 16]);

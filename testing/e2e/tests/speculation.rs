@@ -36,7 +36,7 @@ impl Gate {
     }
 }
 
-/// One test after the other: each looks whether something is left.
+/// A single test: each part looks for leftovers, and would see the leftovers of a concurrent part.
 #[test]
 fn commands_are_created_committed_and_aborted() {
     committed_effects_exist();
@@ -91,7 +91,7 @@ fn aborted_effects_do_not_exist() {
     assert_eq!(left, 0);
     let refused = tree.refused(&["commit", "finished"]);
     assert!(refused.contains("no speculation"), "{refused}");
-    // Who waits for one that is aborted is told; what was there by then stays.
+    // A client that waits for an aborted command learns of the abort; the effects until then stay.
     tree.create("wanted", &[], "echo there; echo >there; sleep 1000");
     wait_until("it has begun", || {
         tree.all()[0]["effects"].as_u64() > Some(0)
@@ -150,7 +150,7 @@ fn inputs_are_committed_first() {
     );
     let both = fs::read_to_string(tree.file("both")).expect("it is there");
     assert_eq!(both, "one\ntwo\n");
-    // What is aborted takes those with it that have it as an input.
+    // An abort also aborts all commands that have the command as an input.
     tree.create("below", &[], "echo >below");
     tree.create("above", &["--input", "below"], "cat below >above");
     tree.ended("above");
@@ -199,7 +199,7 @@ fn timeout_aborts_speculation() {
 fn stdin_is_read_from_user() {
     let tree = Tree::new();
     let script = "read one; echo $one >one; read two; echo $two >two";
-    // Who creates it has something to be read.
+    // The creating command has a standard input, too.
     let create = tree
         .outlive(&["run", "--name", "it", "--", "sh", "-c", script])
         .stdin(Stdio::piped())
@@ -215,7 +215,7 @@ fn stdin_is_read_from_user() {
     assert_eq!((&*read("one"), &*read("two")), ("first\n", "second\n"));
 }
 
-/// Changes elsewhere, devices, and what the kernel is told: done when it is mandated, and not before.
+/// Changes elsewhere, devices, and requests to the kernel: done at the commit, and not before.
 fn outside_effects_wait_for_commit() {
     let tree = Tree::new();
     let outside = TempDir::new_in("/var/lib").expect("another directory");

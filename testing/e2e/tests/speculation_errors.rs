@@ -123,7 +123,7 @@ fn network_access_waits_for_commit() {
     assert!(said.contains("refused"), "{said}");
 }
 
-/// To speak to who keeps it concerns others: it waits, too.
+/// A request to the daemon has effects outside: the request waits, too.
 #[test]
 fn nested_speculation_waits() {
     let tree = Tree::new();
@@ -164,7 +164,7 @@ fn full_disk_is_reported_to_program() {
     assert_eq!(mandated.stdout, b"1\n");
     let size = fs::metadata(small.join("big")).expect("it was begun").len();
     assert!(size <= 256 << 10, "{size}");
-    // Who kept it ends, and with it what it had of that.
+    // The daemon ends, and closes all files there.
     wait_until("it can be unmounted", || {
         let unmounted = Command::new("umount")
             .arg(&small)

@@ -2,7 +2,7 @@
 //! The frames pass both devices. The server is killed at random moments while clients work, and the clients see no
 //! crash.
 //!
-//! A kernel may be built without such devices. The test says so then, and passes; with `OUTLIVE_STACKED=all`, as in
+//! A kernel may lack such devices. Then the test reports that, and passes; with `OUTLIVE_STACKED=all`, as in
 //! `make kernels`, the test fails.
 
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use e2e::servers::SERVER_PORT;
 use e2e::{Scene, Seed};
 use lab::{Address, Host};
 
-/// What is served.
+/// The service's address.
 fn address() -> SocketAddr {
     SocketAddr::from(([10, 9, 1, 1], SERVER_PORT))
 }
@@ -135,7 +135,7 @@ fn ipvlan() {
             "ip address add 10.9.1.1/32 dev ipv0",
             "ip link set ipv0 up",
         ];
-        // Nobody answers for such an address in the modes of layer 3.
+        // In the modes of layer 3 no host answers for such an address.
         let route = "ip route add 10.9.1.1/32 via 10.0.0.10";
         stacked(&format!("ipvlan-{mode}"), &lines, &[route]);
     }
@@ -162,7 +162,7 @@ fn macvtap() {
     stacked("macvtap", &lines, &[NEIGHBOUR_ADDRESS_COMMAND]);
 }
 
-/// The interfaces fail one after another, too.
+/// The interfaces fail in turn, too.
 #[test]
 fn bond_with_failing_interfaces() {
     let mut lines = BOND_COMMANDS.to_vec();

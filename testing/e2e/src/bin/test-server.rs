@@ -1,8 +1,8 @@
-//! A server that does what its client tells it, and nothing that depends on the time.
+//! A server that executes its client's commands, without any dependence on the time.
 //!
-//! `test-server [--die FILE] [--need FILE] ADDRESS:PORT...`: a thread for each connection,
-//! and another process's word in FILE (`exit`, `abort`, `panic`, `panic-main`) makes it die,
-//! so that no connection's own input does. It does not start without the file of `--need`.
+//! `test-server [--die FILE] [--need FILE] ADDRESS:PORT...`: a thread for each connection. A word in the FILE of
+//! `--die` (`exit`, `abort`, `panic`, `panic-main`), from another process, makes the server die: the input of
+//! connections stays free of such a command. Without the FILE of `--need` the server does not start.
 //!
 //! A connection is a sequence of lines, each answered before the next is read:
 //!
@@ -76,7 +76,7 @@ fn main() {
     }
 }
 
-/// Waits for the word, and dies by it.
+/// Waits for the word, and dies as the word says.
 fn await_death(file: &Path, main: &Sender<()>) {
     loop {
         thread::sleep(POLL_INTERVAL);
@@ -88,7 +88,7 @@ fn await_death(file: &Path, main: &Sender<()>) {
             "exit" => process::exit(1),
             "abort" => process::abort(),
             "panic" => {
-                // What `panic = "abort"` in a Cargo profile does.
+                // As with `panic = "abort"` in a Cargo profile.
                 std::panic::set_hook(Box::new(|_| process::abort()));
                 panic!("a thread panics, as ordered");
             }
@@ -158,7 +158,7 @@ fn echo(input: &mut impl Read, output: &mut impl Write) -> io::Result<()> {
     }
 }
 
-/// The file is there when it is whole.
+/// Renames the file into place after the last byte: a visible file is complete.
 fn keep(input: &mut impl Read, length: usize, file: &Path) -> io::Result<()> {
     let mut heard = vec![0; length];
     input.read_exact(&mut heard)?;
@@ -167,7 +167,7 @@ fn keep(input: &mut impl Read, length: usize, file: &Path) -> io::Result<()> {
     fs::rename(part, file)
 }
 
-/// Reads so many bytes and returns their checksum, see [`e2e::checksum`].
+/// Reads `length` bytes and returns their checksum, see [`e2e::checksum`].
 fn sink(input: &mut impl Read, length: usize) -> io::Result<u64> {
     let mut sum = e2e::Checksum::default();
     let mut buffer = vec![0; 65_536];

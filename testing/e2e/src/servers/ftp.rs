@@ -16,10 +16,10 @@ FTPHandler.authorizer = authorizer
 FTPServer((sys.argv[1], int(sys.argv[2])), FTPHandler).serve_forever()
 "#;
 
-/// pyftpdlib, with the files of the servers of HTTP: it connects to who asks for one (active mode). IPv4 only.
+/// pyftpdlib, with the files of the HTTP servers: connects to the client for a file (active mode). IPv4 only.
 ///
 /// # Panics
-/// When its files cannot be written.
+/// When the files cannot be written.
 #[must_use]
 pub fn ftp(scene: &Scene) -> Server {
     let root = site(scene);
@@ -31,14 +31,14 @@ pub fn ftp(scene: &Scene) -> Server {
     Server::new("ftp", vec![address], &command)
 }
 
-/// Ports of vsftpd's to which its clients connect for data (passive mode): the first and the last.
+/// The first and the last port of vsftpd for the clients' data connections (passive mode).
 pub const PASSIVE_PORTS: [u16; 2] = [20000, 20049];
 
-/// vsftpd with a process for each session, which anybody may begin: it serves the files of the servers of HTTP, and
-/// takes what is stored in `/up`. `more`: options of its own. IPv4 only.
+/// vsftpd with a process for each session, and anonymous login. vsftpd serves the files of the HTTP servers, and stores
+/// uploads in `/up`. `more`: additional options. IPv4 only.
 ///
 /// # Panics
-/// When its files cannot be written.
+/// When the files cannot be written.
 #[must_use]
 pub fn vsftpd(scene: &Scene, more: &str) -> Server {
     vsftpd_at(scene, scene.ipv4(SERVER_PORT), more)
@@ -47,7 +47,7 @@ pub fn vsftpd(scene: &Scene, more: &str) -> Server {
 /// [`vsftpd`] at this address.
 ///
 /// # Panics
-/// When its files cannot be written.
+/// When the files cannot be written.
 #[must_use]
 pub fn vsftpd_at(scene: &Scene, address: SocketAddr, more: &str) -> Server {
     let root = site(scene);

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use super::{SERVER_PORT, Server};
 use crate::Scene;
 
-/// `GET /NAME` is answered with how often NAME was asked for, how often anything was, what only this life of the
-/// process can know (numbers drawn at random, clocks, how much memory is in use), and what came of the work: a timer's,
-/// a file's content, hashes and archives by the pool of threads, or garbage. IPv4 only.
+/// The response to `GET /NAME` has the number of requests for NAME, the number of all requests, values of this
+/// incarnation alone (random numbers, clocks, the size of the heap), and the result of some work. The work is a timer,
+/// the content of a file, hashes and archives by the thread pool, or garbage. IPv4 only.
 const COUNTER_SCRIPT: &str = r#"
 const http = require("http"), crypto = require("crypto"), fs = require("fs"), zlib = require("zlib");
 const counters = new Map(), objects = new Map();
@@ -34,7 +34,7 @@ http.createServer(async (request, response) => {
 /// A server that counts, with these options of node's.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn node(scene: &Scene, options: &[&str]) -> Server {
     node_at(scene, scene.ipv4(SERVER_PORT), options)

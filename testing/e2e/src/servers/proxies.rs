@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use super::{SERVER_PORT, Server, python::LINE_LOOP_SCRIPT, redis};
 use crate::Scene;
 
-/// haproxy with one thread, in front of a server of HTTP. IPv4 only.
+/// haproxy with a single thread, in front of an HTTP server. IPv4 only.
 ///
 /// # Panics
-/// When its configuration cannot be written.
+/// When the configuration cannot be written.
 #[must_use]
 pub fn haproxy(scene: &Scene, behind: SocketAddr) -> Server {
     let address = scene.ipv4(SERVER_PORT);
@@ -23,10 +23,10 @@ pub fn haproxy(scene: &Scene, behind: SocketAddr) -> Server {
     Server::new("haproxy", vec![address], &command)
 }
 
-/// nginx as one process, in front of a server of HTTP, with which it keeps its connections. IPv4 only.
+/// nginx as a single process, in front of an HTTP server, with persistent upstream connections. IPv4 only.
 ///
 /// # Panics
-/// When its configuration cannot be written.
+/// When the configuration cannot be written.
 #[must_use]
 pub fn nginx_proxy(scene: &Scene, behind: SocketAddr) -> Server {
     let (address, directory) = (scene.ipv4(SERVER_PORT), scene.directory().display());
@@ -50,7 +50,7 @@ pub fn nginx_proxy(scene: &Scene, behind: SocketAddr) -> Server {
     Server::new("nginx", vec![address], &command)
 }
 
-/// redis that has its data from another one, which it does not write to files. IPv4 only.
+/// redis as a replica of `master`. The replica does not write the received data to files. IPv4 only.
 #[must_use]
 pub fn replica(scene: &Scene, master: SocketAddr) -> Server {
     let mut server = redis(scene);
@@ -60,7 +60,7 @@ pub fn replica(scene: &Scene, master: SocketAddr) -> Server {
     server
 }
 
-/// Counts in a redis, by a connection of its own, or in a [`counter`], and remembers all that it was told.
+/// Counts in a redis, over a connection of its own, or in a [`counter`], and hashes all answers.
 const ASKER_SCRIPT: &str = r#"
 import hashlib, selectors, socket, sys
 other, told = None, hashlib.sha256()
@@ -108,11 +108,11 @@ def answer(connection, line):
     connection.sendall(said[1:] + b" " + told.hexdigest().encode() + b"\n")
 "#;
 
-/// A server in Python that asks another one for each line that it hears: which count is it, and what it was told so
-/// far. `way` is where that one is: `tcp` or `unix`, a redis; `udp`, a [`counter`]. IPv4 only.
+/// A server in Python that sends a request upstream for each line of a client: answers the count and the hash of all
+/// counts. `way` is the upstream server: `tcp` or `unix` for a redis, `udp` for a [`counter`]. IPv4 only.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn asker(scene: &Scene, way: &[&str]) -> Server {
     asker_at(scene, scene.ipv4(SERVER_PORT), way)
@@ -146,10 +146,10 @@ while True:
     asked.sendto(f":{count}".encode(), whose)
 "#;
 
-/// Counts the datagrams that it gets, in Python. IPv4 only.
+/// Counts the received datagrams, in Python. IPv4 only.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn counter(scene: &Scene, address: SocketAddr) -> Server {
     let script = scene.write("counter/counter.py", COUNTER_SCRIPT);

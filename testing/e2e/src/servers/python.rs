@@ -1,7 +1,7 @@
 //! Servers in Python.
 //!
-//! Those that have a record have a directory of their own: Python lists the one that its script is in, and where its
-//! objects are depends on what it finds there.
+//! Each recorded server has a directory of its own. Python lists the directory of its script, and the addresses of
+//! Python's objects depend on the files found there.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use super::{Authority, SERVER_PORT, Server, site};
 use crate::Scene;
 
-/// What Python's threaded HTTP server lacks: keep-alive and PUT.
+/// Keep-alive and PUT, which Python's threaded HTTP server lacks.
 const HTTP_SCRIPT: &str = r#"
 import functools, http.server, sys
 class Handler(http.server.SimpleHTTPRequestHandler):
@@ -36,7 +36,7 @@ Server((sys.argv[1], int(sys.argv[2])), handler).serve_forever()
 /// by PUT. IPv4 only.
 ///
 /// # Panics
-/// When its files cannot be written.
+/// When the files cannot be written.
 #[must_use]
 pub fn python(scene: &Scene) -> Server {
     let root = site(scene);
@@ -49,7 +49,7 @@ pub fn python(scene: &Scene) -> Server {
     Server::new("python", vec![address], &command)
 }
 
-/// Says to whoever comes, 2 MB in a second: a million bytes and some more, how many more, and numbers in a row.
+/// Sends each client, at 2 MB a second, over a million bytes, the length of the excess, and consecutive numbers.
 const DIVERGING_SCRIPT: &str = r#"
 import os, socket, sys, threading, time
 with open(sys.argv[3], "a") as lives:
@@ -85,11 +85,13 @@ for name in has_spoken + ".once", has_spoken: # whoever sees the last file may k
 time.sleep(1000000)
 "#;
 
-/// A server for one client, which answers the first nine bytes with nine bytes. In its second life it waits for the
-/// first file, and says something else. When it has spoken there is the second file. IPv4 only.
+/// A server for one client: answers the first nine bytes with nine bytes. IPv4 only.
+///
+/// The second incarnation waits for the first file, then sends another answer. The server creates the second file
+/// after the answer.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn second_thoughts(scene: &Scene) -> (Server, PathBuf, PathBuf) {
     let script = scene.write("second.py", SECOND_THOUGHTS_SCRIPT);
@@ -104,10 +106,10 @@ pub fn second_thoughts(scene: &Scene) -> (Server, PathBuf, PathBuf) {
     (server, may_speak, has_spoken)
 }
 
-/// A server whose long answer has another length in each of its lives, as good as always. IPv4 only.
+/// A server whose long response has another length in each incarnation. IPv4 only.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn diverging(scene: &Scene) -> Server {
     let script = scene.write("unlike.py", DIVERGING_SCRIPT);
@@ -119,8 +121,8 @@ pub fn diverging(scene: &Scene) -> Server {
     Server::new("unlike", vec![address], &command)
 }
 
-/// Tokens as events of HTTP, one after another (Server-Sent Events): each says how many the server has said to
-/// all clients, the time, and something random, and the hash of all before it on its connection.
+/// A stream of tokens as HTTP events (Server-Sent Events). A token holds the number of tokens sent to all clients,
+/// the time, a random number, and the hash of all earlier tokens on the connection.
 const STREAMER_SCRIPT: &str = r#"
 import asyncio, hashlib, random, sys, time
 said = 0
@@ -145,11 +147,11 @@ async def main():
 asyncio.run(main())
 "#;
 
-/// A server of one thread that streams tokens at its own pace, by Python's asyncio: `GET /N` is answered with N of
-/// them. IPv4 only.
+/// A server of one thread that streams tokens at its own pace, by Python's asyncio: the response to `GET /N` is N
+/// tokens. IPv4 only.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn streamer(scene: &Scene) -> Server {
     by_script(
@@ -189,10 +191,12 @@ while True:
             read(key.fileobj)
 "#;
 
-/// Answers a line with a line. `thing SIZE` makes one, and says where all of them are; `ulp` asks
-/// for the kernel's TLS; `forget` closes what it has not opened itself; `note` writes into the file `notes` of the
-/// scene; `read` says how long that is; `share` shares something below the file `shared` with others; `exit` ends the
-/// server; the other words are ways to close the connection, behind more than the client takes at once.
+/// Answers a line with a line.
+///
+/// `thing SIZE` makes an object, and prints the addresses of all objects; `ulp` asks for the kernel's TLS; `forget`
+/// closes the file descriptors from 500 on; `note` writes into the file `notes` of the scene; `read` prints the
+/// length of `notes`; `share` shares a resource at the path `shared` with other processes; `exit` ends the server.
+/// The other words are ways to close the connection, after more bytes than the client takes at once.
 const COMMAND_SCRIPT: &str = r#"
 import os, selectors, socket, sys
 class Mark:
@@ -263,10 +267,10 @@ def share(what, path):
         thread.join()
 "#;
 
-/// A server that does what it is told, in Python. `python` runs it. IPv4 only.
+/// A server in Python that executes commands. `python` runs the server. IPv4 only.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn command_server(scene: &Scene, python: &str) -> Server {
     let script = scene.write(
@@ -279,8 +283,8 @@ pub fn command_server(scene: &Scene, python: &str) -> Server {
     Server::new("words", vec![address], &command)
 }
 
-/// Answers each line, which is an expression or a statement of Python, with what that gives. Lines of a statement are
-/// separated by the character 1.
+/// Answers each line, an expression or a statement of Python, with the result. The character 1 separates lines of a
+/// statement.
 const INTERPRETER_SCRIPT: &str = r#"
 import ctypes, os, select, selectors, signal, socket, sqlite3, struct, sys, tempfile, threading, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -297,10 +301,10 @@ def answer(connection, line):
     connection.sendall(repr(evaluate(line.decode().replace(chr(1), "\n"))).encode() + b"\n")
 "#;
 
-/// A server that does whatever it is told in Python. IPv4 only.
+/// A server that executes any Python. IPv4 only.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn interpreter(scene: &Scene) -> Server {
     interpreter_at(scene, scene.ipv4(SERVER_PORT))
@@ -316,7 +320,7 @@ pub fn interpreter_at(scene: &Scene, address: SocketAddr) -> Server {
     by_script(scene, "interpreter", &script, address, &[])
 }
 
-/// Answers each line with it and a number, both given by a thread that sleeps before.
+/// Answers each line with the line and a number, from a thread that sleeps before.
 const SLEEPER_SCRIPT: &str = r#"
 import asyncio, sys, time
 count = 0
@@ -338,7 +342,7 @@ asyncio.run(main())
 /// A server whose threads answer, by `asyncio`. IPv4 only.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn sleeper(scene: &Scene) -> Server {
     by_script(
@@ -350,8 +354,8 @@ pub fn sleeper(scene: &Scene) -> Server {
     )
 }
 
-/// A room: what one says all hear, numbered, and each is greeted with how many have spoken. `wss` if there is a
-/// certificate.
+/// A chat room: each message goes to all clients with a number, after a random greeting to each client. `wss` if
+/// there is a certificate.
 const CHAT_SCRIPT: &str = r#"
 import asyncio, secrets, ssl, sys, websockets
 spoken, everybody = 0, set()
@@ -375,10 +379,10 @@ async def main():
 asyncio.run(main())
 "#;
 
-/// A server of `WebSockets` in Python, with TLS if somebody vouches for it. IPv4 only.
+/// A server of `WebSockets` in Python, with TLS if `authority` is given. IPv4 only.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn chat_server(scene: &Scene, authority: Option<&Authority>) -> Server {
     let files = authority.map(|authority| [&authority.certificate, &authority.key]);
@@ -391,9 +395,11 @@ pub fn chat_server(scene: &Scene, authority: Option<&Authority>) -> Server {
     by_script(scene, "room", CHAT_SCRIPT, scene.ipv4(SERVER_PORT), &files)
 }
 
-/// A child for each connection, which answers a number with a line and so many bytes, and crashes at `abort`. The line
-/// says how many connections there were before, how many answers on this one, both process ids, the time and something
-/// random, and the hash of all lines before. `refused` is what a child does that cannot be rebuilt.
+/// A child for each connection answers a number N with a line and N bytes, and crashes at `abort`.
+///
+/// The line holds the number of earlier connections, the number of answers on this connection, both process ids, the
+/// time, a random number, and the hash of all lines before. `refused` names an action of a child that a replay cannot
+/// rebuild.
 const FORKING_SCRIPT: &str = r#"
 import hashlib, mmap, os, random, socket, sys, time
 refused = sys.argv[3]
@@ -433,26 +439,27 @@ while True:
         children.remove(ended)
 "#;
 
-/// A server with a process for each connection, in Python; `refused` is what it does that cannot be rebuilt: `pipe`,
-/// `memory`, `both` or `nothing`. IPv4 only.
+/// A server with a process for each connection, in Python. `refused` names an action that a replay cannot rebuild:
+/// `pipe`, `memory`, `both` or `nothing`. IPv4 only.
 ///
 /// # Panics
+/// When the script cannot be written.
 /// When its script cannot be written.
 #[must_use]
 pub fn forking(scene: &Scene, refused: &str) -> Server {
     forking_at(scene, scene.ipv4(SERVER_PORT), refused)
 }
 
-/// The same at another address.
+/// [`forking`] at another address.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn forking_at(scene: &Scene, address: SocketAddr, refused: &str) -> Server {
     by_script(scene, "forking", FORKING_SCRIPT, address, &[refused])
 }
 
-/// Answers each byte with a point, and closes at `!`, with what is behind that unread.
+/// Answers each byte with a point. At `!`, closes the connection and leaves later bytes unread.
 const UNREAD_CLOSE_SCRIPT: &str = r#"
 import selectors, socket, sys, time
 ready = selectors.DefaultSelector()
@@ -472,10 +479,10 @@ while True:
             key.fileobj.send(b".")
 "#;
 
-/// A server that closes connections of which it has not read all. IPv4 only.
+/// A server that closes connections with unread bytes. IPv4 only.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn unread_close(scene: &Scene) -> Server {
     by_script(
@@ -487,7 +494,7 @@ pub fn unread_close(scene: &Scene) -> Server {
     )
 }
 
-/// A server of this name: a script in a directory of its own, which is told the address, the port, and what follows.
+/// A server of this name: a script in a directory of its own, with the address, the port and `more` as arguments.
 fn by_script(
     scene: &Scene,
     name: &'static str,
@@ -523,11 +530,11 @@ random = os.urandom(8)
 Server((sys.argv[1], int(sys.argv[2])), Session).serve_forever()
 "#;
 
-/// A server with a long answer, 300,008 bytes of which are said at once and no more later; eight of them, 200,000
-/// bytes behind the beginning, differ in each life. Its short answer is always the same. IPv4 only.
+/// A server with a long response: 300,008 bytes at once and no more later. Eight bytes, at the offset 200,000, differ
+/// in each incarnation. The short response is always the same. IPv4 only.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn changing(scene: &Scene) -> Server {
     by_script(
@@ -539,8 +546,8 @@ pub fn changing(scene: &Scene) -> Server {
     )
 }
 
-/// Says a greeting first, behind so many other bytes, then appends each line to a file and answers it, in a thread for
-/// each connection.
+/// Sends a number of fixed bytes and a greeting, then appends each line to a file and answers the line. Each
+/// connection has a thread.
 const GREETER_SCRIPT: &str = r#"
 import os, random, socketserver, sys
 class Session(socketserver.StreamRequestHandler):
@@ -559,20 +566,21 @@ executed = os.open(sys.argv[3], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 Server((sys.argv[1], int(sys.argv[2])), Session).serve_forever()
 "#;
 
-/// A server as those of mail are: it greets a client, with `greeting` or, if that is empty, something random; each line
-/// that it is told is a command, and it appends those that it executes to the file `executed` of the scene. IPv4 only.
+/// A server as for mail: greets a client with `greeting`, or with a random greeting if `greeting` is empty. Each line
+/// from the client is a command; the server appends each executed command to the file `executed` of the scene. IPv4
+/// only.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn greeter(scene: &Scene, greeting: &str) -> Server {
     greeter_behind(scene, greeting, 0)
 }
 
-/// The same, with a greeting that begins with so many bytes that are always the same.
+/// [`greeter`] with a greeting after `bytes` fixed bytes.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn greeter_behind(scene: &Scene, greeting: &str, bytes: usize) -> Server {
     let executed = scene.directory().join("executed");
@@ -608,7 +616,7 @@ while True:
 /// and an answer is shorter than a recorded head. IPv4 only.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn dated(scene: &Scene) -> Server {
     by_script(scene, "dated", DATED_SCRIPT, scene.ipv4(SERVER_PORT), &[])

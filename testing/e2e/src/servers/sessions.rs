@@ -5,10 +5,12 @@ use std::net::SocketAddr;
 use super::Server;
 use crate::Scene;
 
-/// Each session has a process that is asked, and two, one after another, that talk to its client: the first until it
-/// has said its name, the second from then on. What is asked is how many questions there were, and a random number.
-/// `refused`: what is not done alike in each life; if it is the path of a file, the next process that is begun removes
-/// it, and dies of SIGKILL before it is at work.
+/// A session has three processes. The session process answers questions; two others serve the client in turn: the
+/// first until the client has sent a name, the second from then on.
+///
+/// An answer is the number of questions and a random number. `refused` names an action that differs in each
+/// incarnation. If `refused` is the path of a file, the next new process removes the file, and dies of SIGKILL before
+/// any work.
 const SESSIONS_SCRIPT: &str = r#"
 import ctypes, hashlib, os, random, signal, socket, struct, sys
 refused = sys.argv[3]
@@ -96,12 +98,14 @@ while True:
         pass
 "#;
 
-/// A server in Python with three processes for each session, which talk to each other: two serve its client, one after
-/// another; with `both` as `refused` at once; with the path of a file one is killed as it begins when that is there;
-/// else `nothing`. IPv4 only.
+/// A server in Python with three processes for each session, connected by sockets: two serve the client, in turn.
+/// IPv4 only.
+///
+/// `refused`: `both` for two processes that serve the client at the same time; the path of a file to kill a new
+/// process when the file exists; else `nothing`.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn sessions_at(scene: &Scene, address: SocketAddr, refused: &str) -> Server {
     let script = scene.write("sessions/sessions.py", SESSIONS_SCRIPT);
@@ -111,8 +115,8 @@ pub fn sessions_at(scene: &Scene, address: SocketAddr, refused: &str) -> Server 
     Server::new("sessions", vec![address], &command)
 }
 
-/// Each session has a process that accepts connections for data, and one that serves its client, and is passed them:
-/// when it is told to, so that one can be on its way for long.
+/// A session has two processes: one accepts data connections and passes them to the other, which serves the client.
+/// The server process takes a connection on the client's request: a connection can be in flight for long.
 const PASSING_SCRIPT: &str = r#"
 import os, socket, sys
 ip, port = sys.argv[1], int(sys.argv[2])
@@ -169,10 +173,10 @@ while True:
     client.close()
 "#;
 
-/// A server in Python of which a process accepts the connections that another one serves, at the next port. IPv4 only.
+/// A server in Python: a process accepts connections at the next port, and another process serves them. IPv4 only.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn passing(scene: &Scene, address: SocketAddr) -> Server {
     let script = scene.write("passing/passing.py", PASSING_SCRIPT);
@@ -182,8 +186,8 @@ pub fn passing(scene: &Scene, address: SocketAddr) -> Server {
     Server::new("passing", vec![address], &command)
 }
 
-/// It serves its clients itself, and has others at work: `fork` begins a process that begins one more, `run` one that
-/// hears from a program what that has to say. What is told is told back.
+/// The main process serves the clients, and starts worker processes: `fork` starts a process that starts another,
+/// `run` a process that reads the output of a program. Each line is echoed.
 const WORKING_SCRIPT: &str = r#"
 import os, select, socket, subprocess, sys, time
 def work():
@@ -212,10 +216,10 @@ while True:
         ready.sendall(line)
 "#;
 
-/// A server in Python that serves its clients itself, and begins processes that have none. IPv4 only.
+/// A server in Python whose main process serves the clients, and starts processes without clients. IPv4 only.
 ///
 /// # Panics
-/// When its script cannot be written.
+/// When the script cannot be written.
 #[must_use]
 pub fn working(scene: &Scene, address: SocketAddr) -> Server {
     let script = scene.write("working/working.py", WORKING_SCRIPT);

@@ -5,10 +5,10 @@ use std::{fs, path::PathBuf, process::Command};
 use super::{SERVER_PORT, Server, lighttpd, nginx_alone};
 use crate::{Scene, pair::addresses};
 
-/// Who says that a server is who it is, for its clients.
+/// A self-signed certificate that clients trust, and the key.
 #[derive(Debug, Clone)]
 pub struct Authority {
-    /// The server's certificate, which it has signed itself.
+    /// The server's certificate, signed with the server's own key.
     pub certificate: PathBuf,
     pub(super) key: PathBuf,
 }
@@ -17,7 +17,7 @@ impl Authority {
     /// A certificate for the address of the scene's server, with a new key.
     ///
     /// # Panics
-    /// When the program `openssl` cannot make it.
+    /// When the program `openssl` cannot make the certificate.
     #[must_use]
     pub fn new(scene: &Scene) -> Self {
         let [certificate, key] = ["cert.pem", "key.pem"].map(|name| scene.directory().join(name));
@@ -47,10 +47,10 @@ impl Authority {
     }
 }
 
-/// nginx as one process, with TLS. IPv4 only.
+/// nginx as a single process, with TLS. IPv4 only.
 ///
 /// # Panics
-/// When its files cannot be written.
+/// When the files cannot be written.
 #[must_use]
 pub fn nginx_tls(scene: &Scene, authority: &Authority) -> Server {
     let server = nginx_alone(scene);
@@ -74,7 +74,7 @@ pub fn nginx_tls(scene: &Scene, authority: &Authority) -> Server {
 /// lighttpd with TLS. IPv4 only.
 ///
 /// # Panics
-/// When its files cannot be written.
+/// When the files cannot be written.
 #[must_use]
 pub fn lighttpd_tls(scene: &Scene, authority: &Authority) -> Server {
     let server = lighttpd(scene);

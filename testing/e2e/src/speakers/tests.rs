@@ -33,7 +33,7 @@ fn advertisement(from: Mac, source: &str, target: &str) -> Vec<u8> {
     frame(from, [0x86, 0xdd], packet)
 }
 
-/// One a second.
+/// A log with a frame a second.
 fn speaker_log(frames: &[Vec<u8>]) -> SpeakerLog {
     let times = (0..).map(Duration::from_secs);
     SpeakerLog::of(times.zip(frames.iter().map(Vec::as_slice)), &addresses())
@@ -50,7 +50,7 @@ fn sent_segments_and_claims_count_as_speech() {
         advertisement(MAC_A, "fe80::1", "fd00::110"),
     ] {
         assert_eq!(speaker(&frame, &addresses()), Some(MAC_A), "{frame:02x?}");
-        // However little of it there is.
+        // Truncated frames at every length.
         for length in 0..frame.len() {
             let _ = speaker(&frame[..length], &addresses());
         }

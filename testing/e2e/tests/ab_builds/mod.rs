@@ -16,8 +16,8 @@ pub(crate) use e2e::EVENT_TIMEOUT;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A command that nobody has asked for runs when no other process wants to: beside a build two seconds of work take
-/// minutes.
+/// An unrequested command runs only when no other process wants the processor: beside a build, two seconds of work
+/// take minutes.
 const IDLE_WORK_TIMEOUT: Duration = EVENT_TIMEOUT.saturating_mul(4);
 
 /// The beginning of a makefile whose commands die of a signal after make.
@@ -53,8 +53,8 @@ pub(crate) fn make() -> Command {
     without_make_variables(Command::new("make"))
 }
 
-/// As from a shell: these tests may themselves be run by a make, which makes of theirs would
-/// take for the one above them.
+/// An environment as from a shell: a make may run these tests, and the makes of the tests would take that make for
+/// their parent.
 pub(crate) fn without_make_variables(mut command: Command) -> Command {
     for name in [
         "MAKEFLAGS",
@@ -62,7 +62,8 @@ pub(crate) fn without_make_variables(mut command: Command) -> Command {
         "MAKELEVEL",
         "MAKE_TERMOUT",
         "MAKE_TERMERR",
-        // Cargo's, for the test itself: programs would look for libraries where cargo writes meanwhile.
+        // Cargo's variable for the test itself: programs would look for libraries in a directory that cargo writes
+        // meanwhile.
         "LD_LIBRARY_PATH",
     ] {
         command.env_remove(name);
@@ -117,8 +118,8 @@ impl AbBuilds {
         }
     }
 
-    /// Until what is written is later than all that was: files are dated in steps of the clock of
-    /// up to 10 ms, and what is as old as what is made of it is nothing to be done for make.
+    /// Waits until new files are younger than all earlier files. The clock of files has steps of up to 10 ms, and
+    /// make has no work for a source as old as the target.
     fn later(&self) {
         let probe = self.directory.path().join("probe");
         let date = || {
@@ -146,7 +147,7 @@ impl AbBuilds {
     }
 
     pub(crate) fn spawn_watcher(&mut self, mut watch: Command) {
-        // As those streams that makes are given here: none is a terminal, and no two are the same.
+        // With the same kinds of streams as makes here: no terminal, and no two equal streams.
         watch.current_dir(&self.ours).stdin(Stdio::null());
         let log = fs::File::create(self.log()).expect("a file");
         watch.stdout(Stdio::null()).stderr(log);
@@ -154,7 +155,7 @@ impl AbBuilds {
         wait_until("it watches", || self.status().is_some());
     }
 
-    /// What the watcher says.
+    /// The log of the watcher.
     pub(crate) fn log(&self) -> PathBuf {
         self.directory.path().join("log")
     }
@@ -211,7 +212,7 @@ impl AbBuilds {
         }
     }
 
-    /// Until something is not done before it is asked for.
+    /// Waits until a command waits for the request.
     pub(crate) fn await_waiting_command(&self) {
         self.await_notice();
         wait_until("it waits", || {
@@ -241,7 +242,7 @@ impl AbBuilds {
         self.same(&ours, &theirs.expect("make"), &[])
     }
 
-    /// Both makes, and that they are the same. What ours says of itself.
+    /// Runs both makes, and asserts equal results. Returns the messages of `outlive make`.
     pub(crate) fn make(&self, arguments: &[&str]) -> String {
         let ours = outlive()
             .arg("make")
@@ -253,7 +254,8 @@ impl AbBuilds {
         self.same(&ours, &theirs, arguments)
     }
 
-    /// The same script in both, in which `$M` is make. What ours says of itself.
+    /// Runs the same script with both makes, as `$M`, and asserts equal results. Returns the messages of
+    /// `outlive make`.
     pub(crate) fn shell(&self, script: &str) -> String {
         let run = |make: &str, tree: &Path| {
             let mut shell = shell(make, script);

@@ -10,10 +10,10 @@ use lab::Signal;
 
 use crate::{Outcome, Run, at, read_watched};
 
-/// Both directions at once, so that at the crash both have unacknowledged bytes.
+/// Both directions at once: at the crash both have unacknowledged bytes.
 fn echo_both_ways(run: &mut Run<'_>, hello: &[u8]) -> Outcome {
     let content = pattern(3 << 20);
-    // Something has come back: whoever echoes is there.
+    // From the first byte: the answer shows that the echo process runs.
     let place = run.seed.between(1, content.len());
     let stream = run.scene.connect(SERVER_PORT);
     write(&stream, hello);
@@ -34,8 +34,7 @@ pub(crate) fn our_echo(run: &mut Run<'_>) -> Outcome {
     echo_both_ways(run, b"echo\n")
 }
 
-/// Small exchanges on a connection that is idle in between, and one that says nothing
-/// before the crash.
+/// Small exchanges on a connection with idle times, and a connection that is silent before the crash.
 fn echo_idle(run: &mut Run<'_>, hello: &[u8]) -> Outcome {
     let (used, silent) = (
         run.scene.connect(SERVER_PORT),
@@ -69,7 +68,7 @@ pub(crate) fn our_idle(run: &mut Run<'_>) -> Outcome {
     echo_idle(run, b"echo\n")
 }
 
-/// Echo where nobody had accepted the connection yet.
+/// Echo on a connection that was not accepted yet.
 fn echo_accept_queue(run: &mut Run<'_>, hello: &[u8]) -> Outcome {
     let length = run.seed.between(1, 60_000);
     let acceptors = (run.acceptors)();
@@ -91,9 +90,8 @@ pub(crate) fn our_accept_queue(run: &mut Run<'_>) -> Outcome {
     echo_accept_queue(run, b"echo\n")
 }
 
-/// Echo to a client that does not read until after the crash: its window is closed. With
-/// much to echo the server cannot write, stops reading, and has unread data: its window is
-/// closed too.
+/// Echo to a client that does not read until after the crash: the client's window is closed. With many bytes to echo
+/// the server cannot write, stops reading, and has unread data: the server's window is closed too.
 fn echo_window_closed(run: &mut Run<'_>, hello: &[u8], length: usize) -> Outcome {
     let content = pattern(length);
     let stream = run.scene.connect(SERVER_PORT);

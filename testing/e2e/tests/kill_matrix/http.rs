@@ -8,7 +8,7 @@ use lab::Signal;
 
 use crate::{Outcome, Run, at, write_watched};
 
-/// What can be compared of a response: all but its `Date`.
+/// The comparable part of a response: all except the `Date`.
 fn response(http: &mut Http, progress: impl FnMut(usize)) -> Vec<u8> {
     let response = http.response(progress);
     [response.head.join("\n").into_bytes(), response.body].concat()
@@ -24,11 +24,11 @@ pub(crate) fn download(run: &mut Run<'_>) -> Outcome {
     vec![got]
 }
 
-/// A large file by PUT, and what the server stored.
+/// A large file by PUT, and the file that the server stored.
 pub(crate) fn upload(run: &mut Run<'_>) -> Outcome {
     let content = pattern(4 << 20);
-    // The rest comes when the server is surely dead: one that had stored the whole file
-    // would truly answer otherwise the second time.
+    // The rest comes when the server is surely dead: a server that had stored the whole file would really answer
+    // otherwise the second time.
     let (begin, rest) = content.split_at(content.len() - 8192);
     let place = run.seed.between(0, begin.len());
     let mut http = Http::new(run.scene.connect(SERVER_PORT));
@@ -44,7 +44,7 @@ pub(crate) fn upload(run: &mut Run<'_>) -> Outcome {
     vec![answer, stored.expect("the server stored the file")]
 }
 
-/// Small files over one connection, one after another.
+/// Small files over a single connection, in sequence.
 pub(crate) fn keep_alive(run: &mut Run<'_>) -> Outcome {
     let requests = 60;
     let place = run.seed.between(1, requests - 1);
@@ -66,7 +66,7 @@ pub(crate) fn keep_alive(run: &mut Run<'_>) -> Outcome {
     vec![got]
 }
 
-/// Connections that say nothing until after the crash, and one that had said something.
+/// Connections that are silent until after the crash, and a connection that was used before.
 pub(crate) fn idle(run: &mut Run<'_>) -> Outcome {
     let open = || Http::new(run.scene.connect(SERVER_PORT));
     let mut clients: Vec<Http> = (0..6).map(|_| open()).collect();
@@ -82,7 +82,7 @@ pub(crate) fn idle(run: &mut Run<'_>) -> Outcome {
     after.chain([before]).collect()
 }
 
-/// A connection that is established and has sent its request, but was never accepted.
+/// A connection that is established and has sent a request, but was never accepted.
 pub(crate) fn accept_queue(run: &mut Run<'_>) -> Outcome {
     let path = format!("/small/{}", run.seed.between(0, 9));
     let acceptors = (run.acceptors)();
@@ -100,7 +100,7 @@ pub(crate) fn accept_queue(run: &mut Run<'_>) -> Outcome {
     vec![get(&mut http), get(&mut silent)]
 }
 
-/// A client that asks for much and reads nothing until after the crash.
+/// A client that requests a large file and does not read until after the crash.
 pub(crate) fn window_closed(run: &mut Run<'_>) -> Outcome {
     let mut http = Http::new(run.scene.connect(SERVER_PORT));
     http.ask("/big.bin");

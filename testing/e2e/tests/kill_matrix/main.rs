@@ -15,7 +15,7 @@ use e2e::servers::{self, Crash, SERVER_PORT, Server, signal_all};
 use e2e::{Scene, Seed, assert_same_bytes, assert_same_endings};
 use lab::{Pid, Signal};
 
-/// The server of a run, and the crash if there is to be one.
+/// The server of a run, and the crash if the run has a crash.
 struct Run<'a> {
     scene: &'a Scene,
     seed: Seed,
@@ -26,13 +26,13 @@ struct Run<'a> {
     dead: &'a dyn Fn(),
 }
 
-/// What each client got, in the order of their connections.
+/// The bytes for each client, in the order of connections.
 type Outcome = Vec<Vec<u8>>;
 
 /// A client's deeds.
 type Scenario = fn(&mut Run<'_>) -> Outcome;
 
-/// One row of the matrix.
+/// A row of the matrix.
 fn row(name: &str, server: fn(&Scene) -> Server, scenario: Scenario, crash: Crash) {
     let seed = Seed::choose(name);
     let scene = Scene::new(name);
@@ -44,7 +44,7 @@ fn row(name: &str, server: fn(&Scene) -> Server, scenario: Scenario, crash: Cras
             scene: &scene,
             seed: seed.clone(),
             acceptors: &|| family(plain.main_pid()),
-            // Those that a scenario stopped go on here, and die there.
+            // Continues processes that a scenario stopped; they die there.
             crash: &|| signal_all(&family(plain.main_pid()), Signal::CONT),
             dead: &|| (),
         });
@@ -70,7 +70,7 @@ fn row(name: &str, server: fn(&Scene) -> Server, scenario: Scenario, crash: Cras
     }
     let lost = protected.events_of("connection_reset");
     assert!(lost.is_empty(), "{lost:?}");
-    // Every client has finished and was answered: what comes now is too much.
+    // Every client has finished and has all answers: any later segment is wrong.
     protected.stop();
     assert_same_endings(&endings, &recording.finish());
 }
@@ -94,7 +94,7 @@ fn at<'a>(place: usize, crash: &'a (dyn Fn() + Sync)) -> impl FnMut(usize) + 'a 
     }
 }
 
-/// Reads so many bytes, telling how many have come.
+/// Reads `length` bytes, and reports the number of bytes so far.
 fn read_watched(stream: &TcpStream, length: usize, mut progress: impl FnMut(usize)) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < length {

@@ -43,7 +43,7 @@ pub(crate) fn upload(run: &mut Run<'_>) -> Outcome {
     vec![got]
 }
 
-/// Requests one after another, of lengths that differ, on one connection.
+/// Consecutive requests with different lengths, on a single connection.
 pub(crate) fn keep_alive(run: &mut Run<'_>) -> Outcome {
     let requests = 100;
     let place = run.seed.between(0, requests - 1);
@@ -65,7 +65,7 @@ pub(crate) fn keep_alive(run: &mut Run<'_>) -> Outcome {
     vec![got]
 }
 
-/// The server has received bytes that it has not read when it dies.
+/// The server dies with received but unread bytes.
 pub(crate) fn unread(run: &mut Run<'_>) -> Outcome {
     let length = run.seed.between(1, 60_000);
     let gate = run.scene.directory().join("read-on");

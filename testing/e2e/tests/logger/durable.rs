@@ -15,15 +15,15 @@ use lab::{Host, Signal};
 
 use crate::{echoes, echoing, protect, status, talks};
 
-/// Deaths of the logger in one exchange, unless `OUTLIVE_KILLS` is another number.
+/// Deaths of the logger in a single exchange, unless `OUTLIVE_KILLS` is set.
 const DEFAULT_KILLS: usize = 12;
 /// Bytes of each of a download, an echo and an upload for each death.
 const BYTES_PER_KILL: usize = 128 << 10;
-/// One in so many deaths is followed by another one soon.
+/// After each death whose number is a multiple of this, another death follows soon.
 const SECOND_KILL_SHARE: usize = 3;
-/// Longest time, ms, between a death and the next life, of a life that is not waited for, and of one that
-/// is, once the service has found it. (It has to be there most of the time: a client whose
-/// retransmissions meet none waits twice as long for each next one.)
+/// Longest times, in ms: between a death and the next logger process; of a logger process that the test does not
+/// await; of a logger process after the service has found the logger. The logger must run most of the time: while no
+/// logger answers, a client doubles the retransmission timeout.
 const DOWNTIME_MS: usize = 100;
 const SHORT_LIFE: usize = 150;
 const UPTIME_MS: usize = 1000;
@@ -39,7 +39,7 @@ fn durable_logger_killed_again_and_again_loses_nothing() {
     let log = scene.directory().join("log");
     let log = log.to_string_lossy();
     let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
-    // It is looked for again in a quarter of that time.
+    // The service looks for the logger again in a quarter of that time.
     let hold = ["--on-logger-loss", "hold", "--logger-timeout", "400ms"];
     let protected = protect(&scene, &test_server(&scene), &logger, &hold);
     let talk = scene.connect(SERVER_PORT);
@@ -80,14 +80,14 @@ fn durable_logger_killed_again_and_again_loses_nothing() {
     protected.stop();
 }
 
-/// SIGKILL, and another one some time later.
+/// SIGKILL, and a new logger some time later.
 fn die(logger: &mut Logger, scene: &Scene, seed: &mut Seed) {
     logger.kill();
     pause(seed, DOWNTIME_MS);
     logger.replace_dead(scene);
 }
 
-/// Waits until the service has found its records on the newest logger.
+/// Waits until the service has found the records on the newest logger.
 fn await_found(logger: &Logger) {
     let deadline = Instant::now() + EVENT_TIMEOUT;
     loop {
@@ -117,7 +117,7 @@ fn record_of_connection_ended_during_outage_is_removed() {
     let log = scene.directory().join("log");
     let log = log.to_string_lossy();
     let mut logger = Logger::start(&scene, &host, &keys, &["--dir", &log]);
-    // Clients that wait for it are all that is left of what it knew.
+    // Under `hold`, waiting clients are all that is left of the logger's knowledge.
     let hold = ["--on-logger-loss", "hold", SHORT_LOGGER_TIMEOUT];
     let protected = protect(&scene, &test_server(&scene), &logger, &hold);
     let (ends, stays) = (echoing(&scene), echoing(&scene));
@@ -159,7 +159,8 @@ fn record_abandoned_during_outage_is_not_awaited() {
     protected.kill_serve_itself();
     thread::scope(|scope| {
         let echo = scope.spawn(|| echoes(&stream, &[b'x'; OVER_LIMIT_BYTES]));
-        // If that is too short, there is a `serve` that hears of it.
+        // After too short a pause the connection exceeds the limit only later, when a `serve` runs and learns of
+        // that.
         thread::sleep(RECORDED_AFTER);
         logger.kill();
         logger.replace_dead(&scene);
@@ -177,8 +178,8 @@ fn record_abandoned_during_outage_is_not_awaited() {
 const LOG_OF_VERSION_6: &[u8] =
     include_bytes!("../../../../crates/service/logger/tests/it/durable/version-6.segment");
 
-/// The next version reads the log, also with later segments of its own. Then this version refuses the log, and changes
-/// nothing.
+/// The next version reads the log, also with later segments of the next version. Then this version refuses the log,
+/// and changes no file.
 #[test]
 fn log_is_read_by_next_version_and_refused_by_version_before() {
     let scene = Scene::new("link-former");
@@ -226,8 +227,8 @@ fn refused(host: &Host, keys: &Path, log: &Path, status: i32) -> String {
     said
 }
 
-/// The logger dies with the head of an answer in its socket, unrecorded. `serve` repeats the head to the next logger
-/// process: in a replay the date of this answer may differ.
+/// The logger dies with a response head in the socket, unrecorded. `serve` repeats the head to the next logger
+/// process: in a replay the date of this response may differ.
 #[test]
 fn response_prefixes_are_recorded_after_logger_restart() {
     let scene = Scene::new("link-heads");
@@ -247,13 +248,13 @@ fn response_prefixes_are_recorded_after_logger_restart() {
     logger.replace_dead(&scene);
     await_found(&logger);
     assert_eq!(http.get("/small/3").status, 200);
-    // A `Date` counts seconds: the replay must have a different one.
+    // A `Date` counts seconds: the replay must send a different date.
     thread::sleep(Duration::from_millis(1100));
     protected.kill_main(Signal::KILL);
     let serving = protected.wait_serving(1);
     assert_eq!(serving["reset"], 0, "{serving}");
     let verified = protected.wait_for("verified", 1);
-    // A date counts once in each chunk of 512 bytes, and once more in a segment that comes again.
+    // A date counts once in each chunk of 512 bytes, and once more in a retransmitted segment.
     assert!(verified["tolerated"].as_u64() >= Some(3), "{verified}");
     assert_eq!(http.get("/small/2").status, 200);
     protected.stop();

@@ -96,7 +96,7 @@ fn check_reports_logger_usability() {
     assert_eq!(code, Some(0), "{good}");
     assert!(good.contains(&format!("ok   logger {at}")), "{good}");
     assert!(good.contains("packets of 1500 bytes"), "{good}");
-    // And nothing of it is left.
+    // The check leaves no record.
     wait_until("the check's session is gone", || {
         logger.log().contains("records dropped")
     });
@@ -158,7 +158,7 @@ fn link_keys_are_replaced_under_load() {
 fn key_file_is_replaced_under_load() {
     let (scene, logger) = with_logger("link-rotation");
     let protected = protect(&scene, &test_server(&scene), &logger, &[]);
-    // One file on both hosts: the new key is known to both when the service begins to use it.
+    // A single file on both hosts: both know the new key before the service uses the key.
     let keys = scene.directory().join("keys");
     let old = fs::read_to_string(&keys)
         .expect("the keys")

@@ -15,8 +15,7 @@ use crate::{echoes, echoing, protect, status, talks, with_logger};
 
 const UPLOAD_BYTES: usize = 8 << 20;
 
-/// An upload: `meanwhile` happens when a third is written. The last third is written when `meanwhile` calls its
-/// argument.
+/// An upload: `meanwhile` runs after the first third. The last third follows when `meanwhile` calls the argument.
 fn upload(stream: &TcpStream, meanwhile: impl FnOnce(&dyn Fn())) {
     let content = pattern(UPLOAD_BYTES);
     write(stream, format!("sink {UPLOAD_BYTES}\n").as_bytes());
@@ -123,7 +122,7 @@ fn upload_and_echo_wait_for_partitioned_logger() {
     });
     protected.wait_for("logger_back", 1);
     assert_eq!(status(&protected)["unprotected"], 0);
-    // And it was all recorded: the server can die.
+    // All bytes were recorded: the server can die.
     protected.kill_main(Signal::KILL);
     protected.wait_serving(1);
     echoes(&echo, b"afterwards");
@@ -250,7 +249,7 @@ fn crash_during_logger_loss_resets_recorded_connections() {
         &[SHORT_LOGGER_TIMEOUT],
     );
     let echo = echoing(&scene);
-    // The server dies first: what is to be done waits for the logger, until it is lost.
+    // The server dies first: the recovery waits for the logger, until the logger is lost.
     logger.host().cut().expect("cut the cable");
     protected.kill_main(Signal::KILL);
     let lost = protected.wait_for("connection_reset", 1);

@@ -41,7 +41,7 @@ impl Shown<'_> {
         Numbers(Scrape::parse(lines).expect("it can be read"))
     }
 
-    /// Scrapes until the numbers are so.
+    /// Scrapes until the numbers satisfy the condition.
     #[track_caller]
     fn until(&self, so: impl Fn(&Numbers) -> bool) -> Numbers {
         let deadline = Instant::now() + EVENT_TIMEOUT;
@@ -127,7 +127,7 @@ fn recovery_shows_in_metrics_of_serve_and_logger() {
     );
     assert!(kept.of("outlive_logger_log_size_bytes", None) > 0.0);
 
-    // In the middle of it: both answer, and it is what they say.
+    // During the recovery both endpoints answer, with the present state.
     gate.shut();
     protected.kill_main(Signal::KILL);
     let dying =

@@ -23,7 +23,7 @@ fn pair_with_zero_window_acks(label: &str) -> Pair {
     })
 }
 
-/// Sends for a second, in spite of all; and says so when it has not given up.
+/// Sends for a second, in spite of all, and asserts that the client has not given up.
 fn upload(stream: &TcpStream) {
     let bytes = pattern(12 << 20);
     write(stream, format!("sink {}\n", bytes.len()).as_bytes());
@@ -49,7 +49,7 @@ fn connect_from(host: &Host, address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// A connection to a server whose host nobody succeeds. (The other end is closed by its power-off.)
+/// A connection to a server on a host without a standby. (A power-off closes the other end.)
 fn unprotected(scene: &Scene) -> (TcpStream, TcpStream, Host) {
     let host = scene.lab.add_host_at("mute", 40).expect("a host");
     let address = SocketAddr::from((host.address().ipv4(), SERVER_PORT));
@@ -60,7 +60,7 @@ fn unprotected(scene: &Scene) -> (TcpStream, TcpStream, Host) {
     (stream, accepted, host)
 }
 
-/// What was captured of the service: from which network card, and the segment.
+/// A captured frame of the service: the sending network card, and the segment.
 struct Seen<'a> {
     from: &'a [u8],
     client: SocketAddr,
@@ -86,7 +86,7 @@ fn seen(packet: &Packet) -> Option<Seen<'_>> {
     })
 }
 
-/// How a client fares that nobody tells anything: it gives up.
+/// The fate of a client without an answer: a timeout.
 fn gives_up(stream: &TcpStream) {
     let error = read_some(stream, &mut [0]).expect_err("nobody answers");
     assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
@@ -212,7 +212,7 @@ fn new_client_during_takeover_is_accepted_late() {
     pair.stop();
 }
 
-/// First one host speaks, then the logger, and nothing but closed windows, then the other host.
+/// Asserts the order of senders: first a host, then the logger with zero windows only, then the other host.
 fn assert_speaker_order(seen: &[Seen<'_>], logger: [u8; 6]) {
     let mut speakers: Vec<&[u8]> = Vec::new();
     for one in seen.iter().filter(|one| one.of_service) {

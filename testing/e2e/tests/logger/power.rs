@@ -13,7 +13,7 @@ use e2e::{Protected, Scene, Seed, assert_same_bytes, pattern};
 
 use crate::{protect, status, with_logger};
 
-/// The addresses of the service, which the host has only while it serves.
+/// The addresses of the service. The host has them only while the host serves.
 fn addresses() -> [SocketAddr; 2] {
     ["10.0.0.110:8080", "[fd00::110]:8080"].map(|text| {
         let address: SocketAddr = text.parse().expect("an address");
@@ -24,8 +24,8 @@ fn addresses() -> [SocketAddr; 2] {
 
 const ADDRESS_DEVICE_FLAGS: [&str; 2] = ["--address-device", "eth0"];
 
-/// Of somebody who is in the middle of an exchange when the power goes the last answer may not have reached the
-/// logger, and cannot be compared then: on a busy machine that takes a while.
+/// For a client in the middle of an exchange at the power loss, the last answer may not have reached the logger, and
+/// cannot be compared then: on a busy machine that takes a while.
 const NOT_COMPARED: [&str; 2] = ["--verify", "off"];
 
 /// Clients at work, and a moment in the middle of the work.
@@ -40,7 +40,7 @@ fn restart(protected: &mut Protected, server: &Server, logger: &Logger) {
     begin_anew(protected, server, logger);
 }
 
-/// As the system starts it.
+/// Starts `serve` as the system does.
 fn begin_anew(protected: &mut Protected, server: &Server, logger: &Logger) {
     begin_with(protected, server, logger, &[]);
 }
@@ -123,7 +123,7 @@ fn nginx_download_survives_two_host_reboots() {
         }
     });
     assert_same_bytes("download", &pattern(BIG_FILE_BYTES), &got.body);
-    // It goes on with the next request, and the next death is one like any other.
+    // The connection continues with the next request, and the next death is an ordinary death.
     http.ask("/small/3");
     assert_same_bytes(
         "the next",

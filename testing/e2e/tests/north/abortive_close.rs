@@ -54,7 +54,7 @@ fn say(client: &TcpStream, words: &[u8]) {
     client.shutdown(Shutdown::Write).expect("a FIN");
 }
 
-/// The server thinks of it, and has not answered.
+/// Asserts that the server has not answered yet.
 #[track_caller]
 fn assert_silent(client: &TcpStream) {
     client.set_nonblocking(true).expect("a flag");

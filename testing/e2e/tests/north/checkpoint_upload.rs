@@ -20,7 +20,7 @@ use super::{
     refusals::serve,
 };
 
-/// Where the logger shows its numbers.
+/// The metrics address of the logger.
 pub(super) const METRICS_ADDRESS: &str = "10.0.0.20:9600";
 
 /// Two hosts that make a checkpoint for each MiB of notes.
@@ -32,7 +32,7 @@ fn pair(label: &str) -> Pair {
     Pair::with(label, &logger, &often, |scene| redis_at(scene, address))
 }
 
-/// What the logger's memory has of this use, bytes.
+/// Bytes of the logger's memory for this use.
 pub(super) fn held(logger: &Logger, kind: &str) -> u64 {
     let mut curl = logger.host().command("curl");
     curl.args(["-s", "-S", "-f", "-m", "10"]);
@@ -47,7 +47,7 @@ pub(super) fn held(logger: &Logger, kind: &str) -> u64 {
         .sum()
 }
 
-/// Waits until so many more checkpoints were made there.
+/// Waits for this many further checkpoints.
 fn await_checkpoints(server: &Protected, more: usize) {
     let before = server.events_of("checkpointed").len();
     server.wait_for("checkpointed", before + more);
@@ -65,7 +65,7 @@ fn redis_checkpoint_survives_power_off() {
     let state = quiet.ask(&["DBSIZE"]);
     let open = counting_while(&mut pair, 4, |pair| {
         await_checkpoints(&pair.first, 2);
-        // What an image has the place of the logger has given back.
+        // The logger has freed the part of the record that an image replaces.
         await_condition("an image, and few notes", || {
             let made = pair.first.events_of("checkpointed");
             let all = made.last().and_then(|last| last["record_bytes"].as_u64());
@@ -94,7 +94,7 @@ fn restarted_logger_gets_checkpoint_again() {
     pair.first.wait_for("checkpointed", 1);
     fill(&mut client, 30_000, 1000);
     pair.restart_logger();
-    // Nothing is said before it has all of it.
+    // No output leaves before the logger has the whole image.
     fill(&mut client, 31_000, 1000);
     await_condition("it has the image", || {
         held(&pair.logger, "images") > 1 << 20
@@ -171,8 +171,8 @@ fn power_off_during_upload_keeps_previous_checkpoint() {
     pair.stop();
 }
 
-/// So many keys more, from there on, make a checkpoint due; returns when that is on its way to the logger, which is
-/// far then.
+/// Makes a checkpoint due by further keys, from the number `from`; returns when the image is on the slow link to the
+/// logger.
 fn upload(client: &mut Client, from: usize, logger: &Logger) {
     let before = held(logger, "images");
     put_away(logger, Duration::from_millis(60));
@@ -245,7 +245,7 @@ fn checkpoint_over_logger_limit_is_not_made() {
     server.assert_none_of("connection_reset");
 }
 
-/// A restarted logger without room for the image has no record: a warning says so, and no client waits.
+/// A restarted logger without room for the image has no record: a warning reports that, and no client waits.
 #[test]
 fn checkpoint_not_uploaded_again_is_reported() {
     let (scene, mut logger) = with_logger("ckagain");
@@ -267,7 +267,7 @@ fn checkpoint_not_uploaded_again_is_reported() {
     assert_eq!(client.ask(&["DBSIZE"]), ":30000");
     fill(&mut client, 30_000, 1000);
     assert_eq!(client.ask(&["DBSIZE"]), ":31000");
-    // Its next life begins with nothing, and is recorded again.
+    // The next incarnation starts without state, and is recorded again.
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
     assert_eq!(client.answer_or_error(), None, "reset");

@@ -28,10 +28,10 @@ use super::{
     refusals::serve,
 };
 
-/// Where `make criu` has put it, if the system's is not new enough.
+/// The CRIU that `make criu` has built, else the system's CRIU.
 pub(super) fn criu() -> String {
     let ourselves = std::env::current_exe().expect("our own path");
-    // It is in deps, in the profile's directory, in that of all that was built.
+    // The test is in `deps`, in the directory of the profile, in the target directory.
     let built = ourselves
         .ancestors()
         .nth(3)
@@ -46,7 +46,7 @@ pub(super) fn flags<'a>(criu: &'a str, more: &[&'a str]) -> Vec<&'a str> {
     [&["--stateful", "require", "--criu", criu], more].concat()
 }
 
-/// So many keys of redis, by one client.
+/// Sets `keys` keys of redis, by a single client.
 pub(super) fn fill(client: &mut Client, from: usize, keys: usize) {
     for first in (from..from + keys).step_by(100) {
         for number in first..first + 100 {
@@ -116,7 +116,7 @@ fn death_during_checkpoint_is_masked() {
     let seed = &mut Seed::choose("ckdeath");
     let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT));
     for round in 0..8 {
-        // So much that one is begun at its end, or before.
+        // Enough writes that a checkpoint starts at the end, or before.
         fill(&mut client, round * 30_000, 30_000);
         let state = client.ask(&["DEBUG", "DIGEST"]);
         thread::sleep(Duration::from_millis(seed.between(0, 500) as u64));
@@ -173,7 +173,7 @@ fn torn_image_is_reported_and_not_used() {
     assert_eq!(client.answer_or_error(), None);
     let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT));
     assert_eq!(client.ask(&["DBSIZE"]), ":0");
-    // What begins then outlives a death, with a checkpoint and without.
+    // The new record outlives a death, with a checkpoint and without.
     for kill in 2..=3 {
         fill(&mut client, 0, 30_000);
         if kill == 3 {
@@ -242,7 +242,7 @@ fn redis_save_beside_checkpoint_is_whole() {
             let began = Instant::now();
             assert_eq!(client.ask(&["SAVE"]), "+OK");
             client.ask(&["INCR", "saved"]);
-            // None can be made of a moment in which it saves.
+            // No checkpoint is possible while redis saves.
             thread::sleep(began.elapsed().max(Duration::from_millis(20)));
             server.events_of("checkpointed").len() > before
         });
@@ -264,7 +264,7 @@ fn redis_save_beside_checkpoint_is_whole() {
     assert_all_recovered(&server);
 }
 
-/// Reads so much of a download, or until it is reset.
+/// Reads until `got` has `length` bytes, or until the end or a reset.
 fn download(stream: &mut TcpStream, got: &mut Vec<u8>, length: usize) {
     let mut piece = [0; 1 << 16];
     while got.len() < length {
@@ -337,7 +337,7 @@ fn shared_objects_are_untouched() {
         let server = scene.protect_with(&definition, &often);
         let mut client = command_server::Client::new(&scene);
         assert_eq!(client.ask(&format!("share {what}")), "shared");
-        // What is the last in the record a rehearsal does not come to.
+        // A rehearsal does not reach the last entries of the record.
         assert_eq!(client.ask("count"), "2");
         let told = server.wait_for("checkpoint_failed", 1);
         assert!(told["reason"].to_string().contains(why), "{told}");

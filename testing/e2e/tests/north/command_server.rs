@@ -44,7 +44,7 @@ impl Client {
         self.receive()
     }
 
-    /// All that comes, and what ends it, if that is not the end of the stream.
+    /// All received bytes, and the error that ended the stream, if any.
     pub(super) fn rest(&mut self) -> (Vec<u8>, Option<ErrorKind>) {
         let mut all = Vec::new();
         let read = self.0.read_to_end(&mut all);
@@ -101,7 +101,7 @@ fn peer_addresses_are_equal_in_replay() {
     let mut known = 0;
     for kill in 1..=3 {
         for _ in 0..40 {
-            // Long lines, so that more of the record is mapped than at once.
+            // Long lines: the record grows beyond the part that is mapped at once.
             let line = format!(
                 "thing {} {}",
                 seed.between(1, 400_000),
@@ -139,7 +139,7 @@ fn kernel_tls_is_refused() {
 fn changed_program_does_not_get_record() {
     let scene = Scene::new("program");
     let python = scene.directory().join("python");
-    // A copy of it is the same program; one that is longer is another.
+    // A copy is the same program; a longer copy is another program.
     let replace = |more: &[u8]| {
         let new = scene.directory().join("new");
         fs::copy(PYTHON_PATH, &new).expect("a copy");
@@ -176,7 +176,7 @@ fn changed_program_does_not_get_record() {
     assert_eq!(Client::new(&scene).ask("count"), "1");
 }
 
-/// A server that ends by itself does so again in the replay, and that is told.
+/// A server that exits by itself exits again in the replay, and an event reports that.
 #[test]
 fn exit_during_replay_is_reported() {
     let scene = Scene::new("exits");

@@ -25,7 +25,7 @@ pub(super) fn directory(scene: &Scene, name: &str) -> PathBuf {
     directory
 }
 
-/// What is in a directory and those below it.
+/// Files of a directory and the directories below.
 pub(super) fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut files = BTreeMap::new();
     for entry in fs::read_dir(directory).expect("a directory") {
@@ -114,7 +114,7 @@ fn redis_save_is_not_repeated() {
         assert_eq!(client.ask(&["DEBUG", "DIGEST"]), digest);
         assert!(files(&directory) == saved, "its files are others");
         assert_eq!(digest_of(&scene, &directory, &saves), digest);
-        // In the middle of it: the child dies as well, and it is told so.
+        // During the save: the child dies as well, and the server learns of the death.
         assert!(client.ask(&["BGSAVE"]).starts_with('+'));
         kill(&server, 2 * round + 2);
         await_saved(&scene);
@@ -129,7 +129,7 @@ fn save_slowly(client: &mut Client) {
     assert_eq!(client.ask(&slowly), "+OK");
 }
 
-/// A saving child continues, with the data of its start.
+/// A saving child continues, with the data from the start of the save.
 #[test]
 fn redis_save_in_progress_continues() {
     let scene = Scene::new("redissaving");
@@ -212,7 +212,7 @@ fn redis_loads_replaced_file_again() {
     let first = redis_in(&directory, scene.ipv4(SERVER_PORT + 2), &saves);
     let seed = &mut Seed::choose("redisreload");
     {
-        // It finds a dump when it begins.
+        // redis finds a dump at the start.
         let _other = scene.plain(&first);
         let mut client = Client::to(&scene, scene.ipv4(SERVER_PORT + 2));
         fill(&mut client, seed);
@@ -267,7 +267,7 @@ fn redis_append_to_renamed_log_survives() {
     assert_all_recovered(&server);
 }
 
-/// Each command is in the log once, whatever its server died of, and when.
+/// Each command is in the log once, after any kind of death, at any time.
 #[test]
 fn redis_append_is_written_once() {
     let scene = Scene::new("redislog");
@@ -358,7 +358,7 @@ fn externally_replaced_file_is_read_as_before_by_image() {
     let new = scene.directory().join("new");
     fs::write(&new, "another").expect("written");
     fs::rename(&new, &notes).expect("replaced");
-    // The last word is not in the image: by this one the file has been closed.
+    // The last command is not in the image: by this command the file has been closed.
     assert_eq!(client.ask("count"), "2");
     server.wait_for("checkpointed", 1);
     kill(&server, 1);
@@ -397,7 +397,7 @@ fn changed_file_is_reread_or_reported() {
     );
 }
 
-/// The restarted server listens on its UNIX socket, although the dead incarnation has left the socket file.
+/// The restarted server listens on the UNIX socket, although the dead incarnation has left the socket file.
 #[test]
 fn redis_unix_socket_survives_restart() {
     let scene = Scene::new("redisunix");

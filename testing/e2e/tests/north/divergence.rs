@@ -17,7 +17,7 @@ use super::{
     rare_calls::{kill, run},
 };
 
-/// Says a word, and then, in the same turn, what is in its memory and in no record.
+/// Sends the client's line, and then, in the same turn, bytes from the server's memory that no record has.
 const MEMORY_SCRIPT: &str = r#"
 import mmap
 with open(os.path.dirname(os.path.dirname(sys.argv[0])) + "/secret", "rb") as file:
@@ -27,11 +27,11 @@ def answer(connection, line):
     connection.send(secret[:secret.find(b"\n") + 1], socket.MSG_DONTWAIT)
 "#;
 
-/// What the server says from now on, and would have said before.
+/// Sets the output of the server from now on, also the output during a replay.
 fn set_output(scene: &Scene, what: &str) -> PathBuf {
     let path = scene.directory().join("secret");
     if path.exists() {
-        // The same file, for it is in the server's memory.
+        // The same file: the server has mapped the file.
         let file = fs::File::options().write(true).open(&path).expect("it");
         std::os::unix::fs::FileExt::write_all_at(&file, what.as_bytes(), 0).expect("written");
         return path;
@@ -49,7 +49,7 @@ fn talks(scene: &Scene, mut client: Client) -> Client {
     client
 }
 
-/// The client is reset, and has heard nothing; the next one is served.
+/// Asserts that the client is reset without any output; the next client is served.
 fn assert_divergence_detected(
     serves: &Protected,
     mut client: Client,
@@ -76,7 +76,7 @@ fn extra_replay_output_is_dropped() {
     assert_divergence_detected(&server, client, || Client::at(scene.connect(SERVER_PORT)));
 }
 
-/// Where another host has nothing but what the logger was told: of the last words that were said, too.
+/// The other host has only the data of the logger, also of the last output.
 fn extra_output_is_dropped_on_standby(label: &str, delay: Duration) {
     let [address, _] = addresses();
     let mut pair = Pair::with(label, &[], &STATEFUL_REQUIRE, |scene| {
@@ -106,7 +106,7 @@ fn extra_replay_output_with_distant_logger_is_dropped() {
     extra_output_is_dropped_on_standby("otherfar", Duration::from_millis(1));
 }
 
-/// Says two words in a row, and then does nothing but ask whether there is more to hear, without ever waiting.
+/// Sends two lines, and then polls for input without ever waiting.
 const SPINNING_SCRIPT: &str = r#"
 def answer(connection, line):
     connection.send(b"one\n", socket.MSG_DONTWAIT)
@@ -139,7 +139,7 @@ fn deferred_output_leaves_without_blocking_call() {
     assert_all_recovered(&server);
 }
 
-/// Says what it says by a stream of the C library's.
+/// Sends all output by a stream of the C library.
 const STDIO_SCRIPT: &str = r#"
 said, streams = 0, {}
 def answer(connection, line):

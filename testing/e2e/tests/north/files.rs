@@ -21,7 +21,7 @@ fn small(number: usize) -> Vec<u8> {
     pattern(500 + number * 700)
 }
 
-/// One download after another on one connection, slowly enough for there to be a middle.
+/// Consecutive downloads on a single connection, slow enough for a kill in the middle.
 fn download(scene: &Scene, big: &[u8], ends: &AtomicBool) {
     let mut http = Http::new(scene.connect(SERVER_PORT));
     while !ends.load(Ordering::Relaxed) {
@@ -33,7 +33,7 @@ fn download(scene: &Scene, big: &[u8], ends: &AtomicBool) {
     finish(http.stream());
 }
 
-/// Many requests at once, and their answers in order.
+/// Pipelined requests, and the answers in order.
 fn pipeline(scene: &Scene, ends: &AtomicBool) {
     const REQUESTS_PER_ROUND: usize = 25;
     let mut http = Http::new(scene.connect(SERVER_PORT));
@@ -52,7 +52,8 @@ fn pipeline(scene: &Scene, ends: &AtomicBool) {
             assert_eq!(response.status, 200, "answer {number}");
             assert_same_bytes("small", &small(number % 10), &response.body);
         }
-        // lighttpd counts the requests of a connection in 16 bits, and ends it at its limit modulo that.
+        // lighttpd counts the requests of a connection in 16 bits, and closes the connection at the limit modulo
+        // 65,536.
         thread::sleep(Duration::from_millis(20));
     }
     finish(http.stream());
@@ -94,7 +95,7 @@ fn nginx_continues_within_file() {
     continues_within_file("nginxmiddle", nginx_alone);
 }
 
-/// Killed once in each part of one download, and before and after it.
+/// Kills the server once in each part of a download, and before and after the download.
 fn continues_within_file(label: &str, make: fn(&Scene) -> Server) {
     let scene = Scene::new(label);
     let server = scene.protect_with(&make(&scene), &STATEFUL_REQUIRE);
@@ -130,7 +131,7 @@ fn continues_within_file(label: &str, make: fn(&Scene) -> Server) {
     assert_untouched(recording, 1);
 }
 
-/// A client of its own for each download, which the server ends.
+/// A new client for each download, whose connection the server closes.
 #[test]
 fn lighttpd_closes_connections_after_response() {
     let scene = Scene::new("lightclose");

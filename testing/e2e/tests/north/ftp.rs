@@ -30,13 +30,13 @@ use super::{
     with_clients,
 };
 
-/// The server connects to its client for each file.
+/// The server connects to the client for each file.
 const ACTIVE_MODE_FLAGS: [&str; 2] = ["--ftp-port", "-"];
 
 #[test]
 fn ftp_continues_within_files() {
-    // With two clients at once pyftpdlib itself forgets one now and then: at the end of a session it stops watching the
-    // number that its data connection had, which is the other's by then.
+    // With two clients at once pyftpdlib itself sometimes forgets a client. At the end of a session pyftpdlib stops
+    // watching the file descriptor of the data connection, which already belongs to the other session.
     continues_within_files("ftp", ftp, 1);
 }
 
@@ -49,7 +49,7 @@ fn vsftpd_continues_within_files() {
 fn continues_within_files(label: &str, make: fn(&Scene) -> Server, clients: usize) {
     const KILL_COUNT: usize = 5;
     let scene = Scene::new(label);
-    // Small, so that a file is not with the client's kernel at once.
+    // A small buffer: the client's kernel cannot take a whole file at once.
     let room = scene
         .client
         .sysctl("net.ipv4.tcp_rmem", "4096 131072 262144");
@@ -85,7 +85,7 @@ fn continues_within_files(label: &str, make: fn(&Scene) -> Server, clients: usiz
     assert_upstream_recovered(&server);
 }
 
-/// What curl gets.
+/// The standard output of curl.
 #[track_caller]
 fn ask(scene: &Scene, arguments: &[&str]) -> Vec<u8> {
     let got = curl(scene, arguments);
@@ -94,11 +94,11 @@ fn ask(scene: &Scene, arguments: &[&str]) -> Vec<u8> {
     got.stdout
 }
 
-/// Processes of vsftpd's are the first in namespaces of their own.
+/// Processes of vsftpd are the first processes in namespaces of their own.
 const ISOLATE_SETTING: &str = "isolate=YES";
 
-/// As it is by default: who asks for the password, who serves then, and who has their connections for data are three
-/// processes of a session, in namespaces of their own.
+/// The default settings: a session has three processes in namespaces of their own. They ask for the password, serve
+/// the client, and make the data connections.
 const MULTI_PROCESS_SETTINGS: &str =
     "one_process_model=NO\nlocal_enable=YES\nconnect_from_port_20=YES";
 
@@ -110,7 +110,7 @@ fn protect(scene: &Scene, more: &str) -> Protected {
     scene.protect_with(&vsftpd(scene, more), &flags)
 }
 
-/// Puts a file of this size there, with this name, and gets it again: both at most so fast, in bytes a second.
+/// Uploads a file of `size` bytes as `name`, and downloads the file again, both limited to `rate` bytes a second.
 fn put_and_get(
     scene: &Scene,
     address: SocketAddr,
@@ -152,7 +152,7 @@ fn debian_vsftpd_has_uploaded_files() {
     );
 }
 
-/// A service of PAM that is there for as long as the test: it asks for the user's name, and believes any password.
+/// A temporary PAM service that asks for the user's name, and accepts any password.
 struct Pam(String);
 
 impl Pam {
@@ -200,8 +200,7 @@ fn vsftpd_continues_with_local_user() {
     assert_all_recovered(&server);
 }
 
-/// Two clients, one in each mode: each session stores and fetches a small file and a large file. Retries are
-/// forbidden.
+/// A client in each mode: a session stores and fetches a small file and a large file. Retries are forbidden.
 #[test]
 fn lftp_sees_no_crash() {
     let scene = Scene::new("lftp");
@@ -216,7 +215,7 @@ fn lftp_sees_no_crash() {
     };
     with_clients(2, client, || kill_repeatedly(&server, 6, seed));
     assert_all_recovered(&server);
-    // Whether a kill has hit one of them depends on the moment.
+    // Whether a kill hits an active-mode connection depends on the moment.
     assert_upstream_recovered(&server);
 }
 
@@ -285,7 +284,7 @@ fn keeps_uploaded_files(
     assert_untouched(recording, connections.iter().sum());
 }
 
-/// A client that has ended its connection, and is gone, may still be to hear the server's end of it.
+/// Whether an ended client still waits for the server's FIN.
 fn has_unanswered_ends(scene: &Scene) -> bool {
     let states = ["state", "fin-wait-1", "state", "fin-wait-2"];
     let mut list = scene.client.command("ss");
@@ -314,7 +313,7 @@ fn vsftpd_continues_within_large_file() {
     assert_all_recovered(&server);
 }
 
-/// In passive mode all connections are its clients'.
+/// In passive mode the clients open all connections.
 #[test]
 fn vsftpd_survives_power_off() {
     survives_power_off("vsftpdhosts", "", &[]).stop();
@@ -325,7 +324,7 @@ fn debian_vsftpd_survives_power_off() {
     survives_power_off("vsftpdthreehosts", MULTI_PROCESS_SETTINGS, &[]).stop();
 }
 
-/// The server connects to its clients, from a port that the kernel of the lost host chose.
+/// The server connects to the clients, from a port that the kernel of the lost host chose.
 #[test]
 fn vsftpd_active_mode_survives_power_off() {
     let pair = survives_power_off("vsftpdback", "", &ACTIVE_MODE_FLAGS);
@@ -334,7 +333,7 @@ fn vsftpd_active_mode_survives_power_off() {
     pair.stop();
 }
 
-/// Both hosts have the files, of which the one that dies is to have written nothing that the other does not know.
+/// Both hosts have the files. The dying host must not have written data that the other host does not know.
 fn survives_power_off(label: &str, more: &str, mode: &[&str]) -> Pair {
     let ([address, _], [first, last]) = (addresses(), PASSIVE_PORTS);
     let range = format!("{}:{first}-{last}", address.ip());
@@ -370,10 +369,10 @@ fn vsftpd_continues_within_files_under_next_serve() {
     assert_ne!(assert_upstream_recovered(&server), 0);
 }
 
-/// A client that puts a file there, and one that gets one.
+/// A client that uploads a file, and a client that downloads a file.
 struct Both {
     clients: [thread::JoinHandle<Output>; 2],
-    /// What the server has of the one, and the client of the other.
+    /// The received files: of the upload at the server, of the download at the client.
     there: [PathBuf; 2],
 }
 

@@ -15,7 +15,7 @@ use super::{
     rare_calls::{built, kill, run},
 };
 
-/// A helper, which works as long as it is not waited for.
+/// A helper thread, without a wait for the end of the work.
 const HELPER_SCRIPT: &str = r#"
 import hashlib
 wake, work, done = threading.Event(), bytes(1 << 22), []
@@ -56,7 +56,7 @@ static void say(int client, const char *what, int first, int second) {
 }
 "#;
 
-/// Counts its client's words; a helper that it wakes by the first one computes for ever.
+/// Counts the client's words. The first word wakes a helper thread that computes for ever.
 const RESTLESS_SCRIPT: &str = r#"
 static int heard;
 static void *compute(void *nothing) {
@@ -81,8 +81,8 @@ int main(void) {
 }
 "#;
 
-/// Has a helper work for each of its client's words, and says how often that was still at work when the next one came.
-/// Like redis, its first thread holds another mutex for ever.
+/// Gives a helper thread work for each word of the client, and answers how often the helper was still at work when
+/// the next word came. As in redis, the first thread holds another mutex for ever.
 const MUTEX_HOLDER_SCRIPT: &str = r#"
 static int begun, done;
 static void *work(void *nothing) {
@@ -173,7 +173,7 @@ fn helper_messages_are_replayed() {
     assert_all_recovered(&server);
 }
 
-/// By its own clocks, which stand still in a replay.
+/// Measured by the server's own clocks, which stand still in a replay.
 #[test]
 fn expired_wait_has_same_length_in_replay() {
     let scene = Scene::new("vain");

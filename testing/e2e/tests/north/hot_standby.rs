@@ -27,14 +27,14 @@ use super::{
     redis::Client,
 };
 
-/// A service whose standby follows, when there is something to follow: who has said nothing has told the logger
-/// nothing.
+/// A service with a standby that replicates. A server without output has sent the logger no determinants, and the
+/// standby has no record to replicate.
 pub(super) fn with_follower(label: &str, server: impl FnOnce(&Scene) -> Server) -> Pair {
     let flags = [&STATEFUL_REQUIRE[..], &["--hot"]].concat();
     Pair::with(label, &[], &flags, server)
 }
 
-/// One that has followed what a first client has caused.
+/// A pair whose standby has replicated the request of a first client.
 fn hot_pair(label: &str, server: impl FnOnce(&Scene) -> Server) -> Pair {
     let pair = with_follower(label, server);
     let mut first = client(&pair.scene);
@@ -68,13 +68,13 @@ fn kill_replica(pair: &Pair) {
     lab::signal(pid, Signal::KILL).expect("killed");
 }
 
-/// Whether the process runs. One that has ended is there until its parent, whoever adopted it, has asked for it: it
-/// has no command line any more.
+/// Whether the process runs. A process that has ended stays, without a command line, until the parent reaps the
+/// zombie.
 fn runs(pid: Pid) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
-/// Waits until the standby has followed to the end of what there is, for the `nth` time.
+/// Waits until the standby has replicated the whole record, for the `nth` time.
 pub(super) fn await_replica(pair: &Pair, nth: usize) {
     pair.second.wait_for("caught_up", nth);
 }
@@ -85,7 +85,7 @@ fn assert_went_on(host: &Protected, times: usize) {
     assert_eq!(went_on, times, "{}", host.log());
 }
 
-/// The standby goes on with what follows there, and the other host follows.
+/// Promotes the replica of the standby; the other host replicates afterwards.
 pub(super) fn fail_over_hot(pair: &mut Pair, way: FailOver) {
     let went_on = pair.second.events_of("replica_promoted").len();
     let caught_up = pair.first.events_of("caught_up").len();
@@ -95,7 +95,7 @@ pub(super) fn fail_over_hot(pair: &mut Pair, way: FailOver) {
     assert_went_on(&pair.first, went_on + 1);
     let serves = status(&pair.first)["server_pid"].as_i64();
     assert_eq!(serves, Some(pid.into()), "it is the same process");
-    // Of the host that has its power again, nothing is left to be counted.
+    // A host that was powered off has lost its earlier events.
     await_replica(pair, if off { 1 } else { caught_up + 1 });
 }
 
@@ -137,7 +137,7 @@ fn replica_continues_after_logger_power_loss() {
     await_replica(&pair, 2);
     let mut open = client(&pair.scene);
     let recorded = recorded(&pair);
-    // The server tells the logger with its next word what it has recorded before.
+    // The server sends earlier determinants to the logger with its next output.
     assert_eq!(open.ask(&["INCR", "counter"]), ":1");
     await_followed(&pair, recorded);
     takes_over_hot(pair, open);
@@ -161,7 +161,7 @@ fn long_silent_replica_is_promoted() {
     pair.second.wait_serving(1);
     assert_went_on(&pair.second, 1);
     let mut other = client(&pair.scene);
-    // It is live before, but on a slow machine.
+    // Recovery is over before this, except on a slow machine.
     assert!(["1", "2"].contains(&other.ask(&["GET", "counter"]).as_str()));
     assert_eq!(open.answer(), ":2");
     pair.second.assert_none_of("connection_reset");
@@ -181,13 +181,13 @@ fn backoff(pair: &Pair, client: &Client) -> u32 {
     backoff.map_or(0, |times| times.parse().expect("a number"))
 }
 
-/// How much is recorded by now. A server that says nothing more keeps the end of that to itself.
+/// Bytes recorded by now. A silent server keeps the last determinants to itself.
 fn recorded(pair: &Pair) -> u64 {
     let recorded = status(&pair.first)["determinant_log_bytes"].as_u64();
     recorded.expect("a record")
 }
 
-/// Waits until the standby's server has done so much of what was recorded, and was told to the logger since.
+/// Waits until the standby's server has replayed this many bytes, which the logger has received since.
 fn await_followed(pair: &Pair, recorded: u64) {
     await_condition("it has followed", || {
         let replica = &status(&pair.second)["replica"];
@@ -213,7 +213,7 @@ fn replica_death_then_server_death_is_masked() {
             pair.first.wait_serving(death);
             await_followed(&pair, recorded(&pair)); // the clients go on
         }
-        // It has followed through all of that, and was not started again.
+        // The replica has replayed all of that, without a restart.
         assert_eq!(pair.second.events_of("replica_started").len(), 2);
         pair.first.power_off();
         pair.second.wait_for("replica_promoted", 1);
@@ -233,7 +233,7 @@ fn replica_death_then_server_death_is_masked() {
 fn diverging_replica_is_dropped() {
     let mut pair = hot_pair("north-hot-differs", |scene| {
         let mut server = redis(scene);
-        // What is read at the start, and said afterwards.
+        // The server reads this file at the start, and its later output depends on the content.
         let config = scene.directory().join("differs.conf");
         fs::write(&config, "proc-title-template \"redis\"\n").expect("written");
         server
@@ -244,7 +244,7 @@ fn diverging_replica_is_dropped() {
     let config = pair.scene.directory().join("differs.conf");
     let mut open = client(&pair.scene);
     assert_eq!(open.ask(&["SET", "key", "value"]), "+OK");
-    // From now on another one is started otherwise: it opens one more file.
+    // From now on a new replica starts differently: redis opens an additional file.
     fs::write(&config, "port 8080\nrequirepass other\n").expect("written");
     kill_replica(&pair);
     for _ in 0..200 {
@@ -252,7 +252,7 @@ fn diverging_replica_is_dropped() {
     }
     let reason = pair.second.wait_for("replica_dropped", 2)["reason"].to_string();
     println!("{reason}");
-    // As it was: the host takes over cold, whatever has become of the one that followed.
+    // With the old file again, the host takes over cold, whatever the state of the last replica.
     fs::write(&config, "proc-title-template \"redis\"\n").expect("written");
     assert_eq!(open.ask(&["GET", "counter"]), "200");
     pair.fail_over(FailOver::PowerOff);
@@ -278,7 +278,7 @@ fn killed_standby_replicates_again() {
     pair.await_standby();
     await_replica(&pair, 1);
     assert!(!runs(left), "it was ended");
-    // What the kernel tells of a process is another thing each time, and nothing to be warned of.
+    // The kernel's data about a process differ in each incarnation, and need no warning.
     let said = pair.second.log();
     assert!(!said.contains("not as it was"), "{said}");
     takes_over_hot(pair, open);
@@ -362,7 +362,7 @@ fn restarted_logger_serves_cold_standby() {
     pair.stop();
 }
 
-/// Runs the script behind it, at another port if its environment says so.
+/// Runs the script given as the first argument, at another port if the environment has `ELSEWHERE`.
 const OTHER_PORT_SCRIPT: &str = r#"
 import os, runpy, sys
 sys.argv = sys.argv[1:]
@@ -401,7 +401,7 @@ fn replica_listening_elsewhere_is_reported() {
     assert_eq!(told["standby"], true, "{told}");
     let missing = &status(&second)["replica"]["not_listening"];
     assert_eq!(*missing, json!([address.to_string()]));
-    // The host that serves has nothing to complain about.
+    // The host that serves prints no warning.
     first.assert_none_of("not_listening");
     assert_eq!(open.ask("7 * 7"), "49");
     drop(open);

@@ -13,8 +13,8 @@ use super::{STATEFUL_REQUIRE, redis::Client};
 /// A replay takes as long again.
 const BUSY_COMMAND: [&str; 3] = ["EVAL", "for i = 1, 250000000 do end return 1", "0"];
 
-/// redis is busy, and listens at these addresses instead. It dies, and replays that: who connects while it is busy
-/// again.
+/// redis is busy, then listens at these addresses instead. redis dies, and replays that: clients connect while redis
+/// is busy again.
 fn early(scene: &Scene, addresses: &str) -> (Protected, [Client; 2]) {
     let server = scene.protect_with(&redis(scene), &STATEFUL_REQUIRE);
     let mut client = Client::new(scene);

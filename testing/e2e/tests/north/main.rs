@@ -48,7 +48,7 @@ use lab::Signal;
 
 const STATEFUL_REQUIRE: [&str; 2] = ["--stateful", "require"];
 
-/// Kills the server so often, at moments that nobody has chosen.
+/// Kills the server `kills` times, at random moments.
 fn kill_repeatedly(server: &Protected, kills: usize, seed: &mut Seed) {
     for kill in 1..=kills {
         thread::sleep(Duration::from_millis(seed.between(100, 800) as u64));
@@ -57,7 +57,7 @@ fn kill_repeatedly(server: &Protected, kills: usize, seed: &mut Seed) {
     }
 }
 
-/// So many clients, which know who they are, do something until that is done, and this says so. What came of each.
+/// Runs `clients` numbered clients during `act`, and then signals the end. Returns the result of each client.
 fn with_clients<T: Send>(
     clients: usize,
     client: impl Fn(usize, &AtomicBool) -> T + Sync,
@@ -74,7 +74,7 @@ fn with_clients<T: Send>(
         let clients: Vec<_> = (0..clients)
             .map(|which| scope.spawn(move || client(which, is_over)))
             .collect();
-        // Also if it fails: the clients end then, too.
+        // Also after a failure of `act`: the clients end then, too.
         let ends = Ends(is_over);
         act();
         drop(ends);
@@ -96,7 +96,7 @@ fn read_by_server(scene: &Scene, client: &TcpStream) -> u64 {
     unread.map_or(0, |unread| received.saturating_sub(unread))
 }
 
-/// Waits until it is so.
+/// Waits for the condition.
 #[track_caller]
 fn await_condition(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + EVENT_TIMEOUT;

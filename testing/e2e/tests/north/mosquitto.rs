@@ -14,14 +14,14 @@ use super::{STATEFUL_REQUIRE, await_condition, kill_repeatedly};
 /// Qualities of service.
 pub(super) const QOS_LEVELS: [&str; 3] = ["0", "1", "2"];
 
-/// A `mosquitto_sub` and what it prints.
+/// A `mosquitto_sub` and its output.
 pub(super) struct Subscriber {
     process: Process,
     said: PathBuf,
 }
 
 impl Subscriber {
-    /// It has subscribed.
+    /// Returns after the subscription.
     fn new(scene: &Scene, to: SocketAddr, name: &str, arguments: &[&str]) -> Self {
         let said = scene.directory().join(name);
         let (host, port) = (to.ip().to_string(), to.port().to_string());
@@ -40,7 +40,7 @@ impl Subscriber {
         this
     }
 
-    /// It waits for so many messages that are published with this quality.
+    /// Waits for `count` messages with this quality of service.
     pub(super) fn of(scene: &Scene, to: SocketAddr, quality: &str, count: usize) -> Self {
         let (topic, count) = (format!("load/{quality}"), count.to_string());
         let arguments = ["-q", quality, "-t", &topic, "-C", &count];
@@ -51,7 +51,7 @@ impl Subscriber {
         fs::read_to_string(&self.said).unwrap_or_default()
     }
 
-    /// What it was told, without what it says of itself.
+    /// The received messages, without log lines of `mosquitto_sub`.
     fn messages(&self) -> Vec<String> {
         let said = self.log();
         let lines = said.lines();
@@ -61,7 +61,7 @@ impl Subscriber {
             .collect()
     }
 
-    /// All that it was told until it ended by itself.
+    /// The messages until `mosquitto_sub` exits by itself.
     pub(super) fn ends(&self) -> Vec<String> {
         let ended = self
             .process

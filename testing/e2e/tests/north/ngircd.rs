@@ -27,7 +27,7 @@ const USER_COUNT: usize = 5;
 struct User(BufReader<TcpStream>);
 
 impl User {
-    /// One who is in the channel.
+    /// A user who has joined the channel.
     fn joins(scene: &Scene, number: usize) -> Self {
         let mut user = Self(BufReader::new(scene.connect(SERVER_PORT)));
         user.say(&format!(
@@ -67,7 +67,7 @@ impl User {
     }
 }
 
-/// Talks until it ends, then says how much that was.
+/// Sends messages until `ends`, then the number of messages.
 fn send_messages(mut stream: TcpStream, ends: &AtomicBool) {
     let mut said = 0;
     while !ends.load(Ordering::Relaxed) {
@@ -78,7 +78,7 @@ fn send_messages(mut stream: TcpStream, ends: &AtomicBool) {
     write!(stream, "PRIVMSG #chat :end {said}\r\n").expect("sent");
 }
 
-/// Hears the others to their ends, every line in order.
+/// Receives the messages of all other users until the last, every line in order.
 fn listen(user: &mut User) {
     let mut heard: BTreeMap<String, u64> = BTreeMap::new();
     let mut ended = 0;

@@ -21,7 +21,7 @@ const KILL_COUNT: usize = 4;
 /// Requests between two kills.
 const REQUESTS_PER_KILL: usize = 400;
 
-/// Asks until it is to end, and hears each number once.
+/// Counts until `ends`, and receives each number once.
 fn count(
     scene: &Scene,
     address: SocketAddr,
@@ -42,7 +42,7 @@ fn count(
     finish(http.stream());
 }
 
-/// Clients count, and it dies so often, by `die`, when there were some answers since the last time.
+/// Clients count, and the server dies `deaths` times, by `die`, each time after some further answers.
 fn count_and_die(
     scene: &Scene,
     address: SocketAddr,

@@ -37,7 +37,7 @@ pub(super) fn client(scene: &Scene) -> Client {
     Client::to(scene, addresses()[0])
 }
 
-/// Counts for as long as it is told, and finds each number once.
+/// Counts until `ends`, and asserts that the server counts each request exactly once.
 pub(super) fn count(mut client: Client, number: usize, ends: &AtomicBool) -> u64 {
     let id = client.ask(&["CLIENT", "ID"]);
     let key = format!("counter-{number}");
@@ -66,7 +66,7 @@ fn redis_continues_with_distant_logger() {
     survives_power_off("north-far", Duration::from_millis(1));
 }
 
-/// The service goes from host to host in both ways, and its server dies where it is then.
+/// The service moves between the hosts in both ways, and the server dies on the host that serves afterwards.
 pub(super) fn fail_over_and_die(pair: &mut Pair, seed: &mut Seed) {
     for way in [FailOver::PowerOff, FailOver::Switchover, FailOver::PowerOff] {
         thread::sleep(Duration::from_millis(seed.between(300, 1500) as u64));
@@ -77,8 +77,8 @@ pub(super) fn fail_over_and_die(pair: &mut Pair, seed: &mut Seed) {
     pair.first.wait_serving(before + 1);
 }
 
-/// Clients count, and one has a transaction open, while that happens to the hosts. Returns the one that had, when all
-/// was as it was told. It takes two more connections than clients count.
+/// Clients count, and another client has a transaction open, during `happens`. Asserts the state of the server
+/// afterwards, and returns the client of the transaction. Uses two more connections than `clients`.
 pub(super) fn counting_while(
     pair: &mut Pair,
     clients: usize,
@@ -129,7 +129,7 @@ fn restarted_logger_gets_whole_determinant_log() {
         assert_eq!(client.ask(&["INCR", "counter"]), format!(":{number}"));
     }
     pair.restart_logger();
-    // The connection is without a record: it began before the logger did.
+    // The connection has no record: the connection began before the logger.
     for number in 1001..=1100 {
         assert_eq!(client.ask(&["INCR", "counter"]), format!(":{number}"));
     }
@@ -170,7 +170,7 @@ fn distant_logger_delays_output_not_server() {
     for (client, number) in clients.iter_mut().zip(21..) {
         assert_eq!(client.answer(), format!(":{number}"));
     }
-    // What was not said when it died, is said by its next life.
+    // The next incarnation sends the answers that the dead server did not send.
     link.cut().expect("a cut");
     for client in &mut clients[..2] {
         send_and_see(client, &scene);
@@ -199,7 +199,7 @@ fn loop_iteration_waits_once_for_logger() {
             .as_u64()
             .expect("a number")
     };
-    // All of these are ready when it comes to look.
+    // All these requests are ready when the server polls.
     let mut blocked = Client::to(&scene, scene.ipv4(SERVER_PORT));
     let rounds = 20;
     let before = ["waits", "iterations"].map(commits);
@@ -224,7 +224,7 @@ fn loop_iteration_waits_once_for_logger() {
         assert!(counted.into_iter().eq((round - 1) * 16 + 1..=round * 16));
     }
     let after = ["waits", "iterations"].map(commits);
-    // With a machine that is slow it does not wait at all any more: what is said leaves later.
+    // On a slow machine the server stops waiting at some point: the output leaves later.
     assert!(after[0] > 0, "nothing was ever waited for");
     let [waits, turns] = [0, 1].map(|which| after[which] - before[which]);
     assert!(
@@ -233,7 +233,7 @@ fn loop_iteration_waits_once_for_logger() {
     );
 }
 
-/// Send what counts, and see that the server has read it: it is in the record then.
+/// Sends a request, and waits until the server has read the request: then the record holds the request.
 fn send_and_see(client: &mut Client, scene: &Scene) {
     let before = read_by_server(scene, client.stream());
     let long = "x".repeat(1200); // one segment
@@ -256,7 +256,7 @@ fn output_waits_for_determinants() {
     assert_eq!(waits.answer_within(Duration::from_millis(700)), None);
     link.heal().expect("a link");
     assert_eq!(waits.answer(), ":2");
-    // The same when it is away for so long that it is lost.
+    // The same during an outage so long that the logger is lost.
     link.cut().expect("a cut");
     waits.send(&["INCR", "counter"]);
     server.wait_for("logger_lost", 1);
@@ -290,7 +290,7 @@ fn tls_download_survives_power_off() {
             .zip(&files)
             .map(|(rate, file)| {
                 let mut curl = host.command("curl");
-                // Who the server is, is not what is asked here.
+                // The identity of the server is not under test.
                 curl.args(["--insecure", "--silent", "--show-error"]);
                 curl.args(["--limit-rate", rate, &url, "--output"]);
                 scope.spawn(move || curl.arg(file).output().expect("curl"))
@@ -319,7 +319,7 @@ fn standby_without_record_resets_old_clients() {
     cannot_take_over(pair, &[], client, "--stateful=require");
 }
 
-/// The standby begins again with other options, which lack `what`; it takes over, and the client is reset.
+/// The standby starts again with other options and lacks `what`; then takes over, and resets the client.
 pub(super) fn cannot_take_over(mut pair: Pair, options: &[&str], mut client: Client, what: &str) {
     pair.second.kill_serve(Signal::TERM);
     assert!(pair.second.ended(e2e::EVENT_TIMEOUT).is_some());
@@ -390,7 +390,7 @@ fn file_write_waits_for_determinants() {
     assert_eq!(noted(), "");
     link.heal().expect("a link");
     await_condition("it is written", || noted() == "noted\n");
-    // Nor is it written twice.
+    // A replay does not write the line again.
     server.kill_main(Signal::KILL);
     server.wait_serving(1);
     assert_eq!(talker.ask("count"), "3");

@@ -26,7 +26,7 @@ use super::{
     STATEFUL_REQUIRE, await_condition, kill_repeatedly, power_off::fail_over_and_die, with_clients,
 };
 
-/// A client, and what it knows of its server process.
+/// A client, and the identity of its server process.
 struct Client {
     stream: BufReader<TcpStream>,
     answered: u64,
@@ -53,7 +53,7 @@ impl Client {
         writeln!(self.stream.get_mut(), "{size}").expect("sent");
     }
 
-    /// The process is the one that it was, and remembers what it has said.
+    /// Asserts that the process is the same process, and remembers all earlier answers.
     fn receive(&mut self, size: usize) {
         let mut line = String::new();
         self.stream.read_line(&mut line).expect("an answer");
@@ -95,7 +95,7 @@ impl Client {
     }
 }
 
-/// One that is at work. It is stopped first: one that was about to end by itself would not die of a signal.
+/// Kills a child at work. A SIGSTOP comes first: a child that was about to exit would not die of a signal.
 pub(super) fn kill_a_child(server: &Protected) {
     let kill = |pid: Pid| {
         lab::signal(pid, Signal::STOP).ok()?;
@@ -117,7 +117,7 @@ pub(super) fn kill_a_child(server: &Protected) {
     });
 }
 
-/// Kills the first process, and all with it, so often, and then three times one of its children.
+/// Kills the main process, with all others, `kills` times, and then a child three times.
 pub(super) fn kill_all_and_then_children(server: &Protected, kills: usize, seed: &mut Seed) {
     kill_repeatedly(server, kills, seed);
     for kill in kills + 1..=kills + 3 {
@@ -127,8 +127,9 @@ pub(super) fn kill_all_and_then_children(server: &Protected, kills: usize, seed:
     }
 }
 
-/// The same with a child, and two of those that children have begun. These are not stopped first, which their parents
-/// would hear of: one that ends by itself just then is not the last.
+/// Kills the main process `kills` times, then a child, then two grandchildren in turn. A SIGSTOP is left out for
+/// grandchildren, because parents would notice. If a grandchild exits by itself just then, another grandchild is
+/// killed.
 pub(super) fn kill_main_then_children(server: &Protected, kills: usize, seed: &mut Seed) {
     kill_repeatedly(server, kills, seed);
     for kill in kills + 1..=kills + 3 {
@@ -213,7 +214,7 @@ fn client_killing_its_process_is_reset_alone() {
         "{}",
         server.log()
     );
-    // It does not come back, either.
+    // The fatal request does not come back, either.
     server.kill_main(Signal::KILL);
     server.wait_serving(served + 1);
     others.iter_mut().for_each(|other| other.ask(1000));
@@ -226,7 +227,7 @@ fn client_killing_its_process_is_reset_alone() {
     );
 }
 
-/// A silent client keeps its place, and no response is sent twice.
+/// A silent client keeps the connection, and no response is sent twice.
 #[test]
 fn idle_clients_are_served_on_first_byte() {
     let scene = Scene::new("forkwait");
@@ -286,7 +287,7 @@ fn process_per_connection_survives_power_off() {
     pair.stop();
 }
 
-/// Only a first process is followed: a standby says so when a child has a client, and takes over with a replay.
+/// Only the main process is replicated: a standby reports a child with a client, and takes over with a replay.
 #[test]
 fn child_processes_with_clients_are_not_replicated() {
     let [address, _] = addresses();
@@ -328,7 +329,7 @@ fn processes_with_shared_state_are_refused() {
         let scene = Scene::new("forkref");
         let mut server = scene.protect_with(&forking(&scene, refused), &STATEFUL_REQUIRE);
         let mut client = Client::new(&scene);
-        // A server that shares memory is stopped when it forks: the reset may have come before this.
+        // A server that shares memory is stopped at the fork: the reset may have come before this write.
         let _ = client.stream.get_mut().write_all(b"1\n");
         let status = server.ended(e2e::EVENT_TIMEOUT).expect("it ends");
         assert_eq!(status.code(), Some(78), "{}", server.log());

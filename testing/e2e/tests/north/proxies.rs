@@ -31,7 +31,7 @@ fn nginx_proxy_continues_within_downloads() {
     continues_within_downloads("nginxproxy", nginx_proxy);
 }
 
-/// Killed again and again, while what is behind it answers: neither end of it notices.
+/// Kills a proxy again and again while the upstream server answers: neither client nor upstream server notices.
 fn continues_within_downloads(label: &str, make: fn(&Scene, SocketAddr) -> Server) {
     const CLIENT_COUNT: usize = 4;
     let scene = Scene::new(label);

@@ -29,14 +29,14 @@ pub(super) fn kill(server: &Protected, kill: usize) {
     server.wait_serving(kill);
 }
 
-/// Has it run some lines.
+/// Runs some lines in the server.
 #[track_caller]
 pub(super) fn run(client: &mut Client, lines: &str) {
     let one = lines.trim().replace('\n', "\x01");
     assert_eq!(client.ask(&one), "None", "{lines}");
 }
 
-/// What the kernel says of its interfaces, and by which number it does.
+/// The kernel's answer about interfaces, and the port number in the answer.
 const NETLINK_SCRIPT: &str = r#"
 def links():
     link.send(struct.pack("=IHHII16x", 32, 18, 0x301, 7, 0))
@@ -55,7 +55,7 @@ link = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)
 link.bind((0, 0))
 "#;
 
-/// Requests to the kernel, and its answers.
+/// Requests to the kernel, and the kernel's answers.
 #[test]
 fn netlink_responses_are_replayed() {
     let scene = Scene::new("netlink");
@@ -164,7 +164,7 @@ fn taken_kernel_chosen_port_is_reported() {
     pair.stop();
 }
 
-/// In a replay nobody sends these signals.
+/// In a replay no process sends these signals.
 const WAIT_SCRIPT: &str = r#"
 def take(wait):
     os.kill(os.getpid(), signal.SIGUSR1)
@@ -226,7 +226,7 @@ fn completed_waits_are_replayed() {
         }
         let all = client.ask("len(alarms)");
         kill(&server, round);
-        // Its timers run in a replay, too.
+        // The server's timers run in a replay, too.
         thread::sleep(Duration::from_millis(50));
         assert_eq!(client.ask("len(alarms)"), all);
     }
@@ -323,7 +323,7 @@ fn during_outage(server: &Protected, act: impl FnOnce()) {
     server.kill_serve(Signal::CONT);
 }
 
-/// A log is copied and truncated during an outage: the pending append happens, and nothing else.
+/// A log is copied and truncated during an outage: the restart repeats only the pending append.
 #[test]
 fn log_file_may_be_truncated_before_replay() {
     let scene = Scene::new("copytruncate");
@@ -337,7 +337,7 @@ fn log_file_may_be_truncated_before_replay() {
     assert_eq!(client.ask("count"), "1");
     for round in 1..=3 {
         let before = length();
-        // The last that it hears: it says nothing of it.
+        // The last line before the death: the server sends no answer.
         client.say("note");
         await_condition("it is noted", || length() == before + 6);
         during_outage(&server, || {
@@ -352,7 +352,7 @@ fn log_file_may_be_truncated_before_replay() {
     assert_all_recovered(&server);
 }
 
-/// Files in all the ways there are: each time something is added, and what can be read is said.
+/// Files, opened in every way: each time the server appends, and answers with the readable content.
 const FILE_SCRIPT: &str = r#"
 def stream(name, mode, text, then=None):
     file = ctypes.c_void_p(libc.fopen((where + name).encode(), mode))
@@ -411,7 +411,7 @@ fn works(scene: &Scene) -> (PathBuf, Protected, Client) {
     (directory, server, client)
 }
 
-/// What is in a directory and those below it; of what is no file only that it is there.
+/// Contents of a directory and the directories below; an empty content for entries that are no files.
 fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut all = BTreeMap::new();
     for entry in fs::read_dir(directory).expect("a directory") {
@@ -439,7 +439,7 @@ fn files_are_unchanged_by_replay() {
         assert!(said.contains(&rows.join(", ")), "{said}");
         let before = contents(&directory);
         kill(&server, round);
-        // It is there when it has answered.
+        // The files are complete after an answer.
         assert_eq!(client.ask("1"), "1");
         assert!(contents(&directory) == before, "round {round}");
     }
@@ -476,7 +476,7 @@ fn recreated_files_stay() {
     assert_all_recovered(&server);
 }
 
-/// A child has the connections of its parent, and the parent's epoll instance: the parent alone decides about waiting,
+/// A child inherits the parent's connections, and the parent's epoll instance. Only the parent decides about waiting,
 /// in the next incarnation, too.
 #[test]
 fn unawaited_child_does_not_block() {

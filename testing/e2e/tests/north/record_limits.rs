@@ -40,7 +40,8 @@ fn fill_until(client: &mut Client, is_so: impl Fn() -> bool) -> usize {
     panic!("nothing has happened");
 }
 
-/// Fills the record; what is done behind its end is done, and told to be lost; what begins then is recorded again.
+/// Fills the record. After the end of the record the server goes on, and `serve` reports the connection as
+/// unprotected: a crash loses the connection and the state. The next incarnation is recorded again.
 fn ends_loudly(scene: &Scene, server: &Protected, why: &str) {
     let mut client = Client::new(scene);
     let keys = fill_until(&mut client, || {
@@ -190,10 +191,10 @@ fn ended_record_is_not_taken_over() {
     pair.stop();
 }
 
-/// As if redis kept nothing: what it has forgotten shows that it was started anew.
+/// As if redis had no state: lost keys show a restart without a record.
 const STATELESS_FLAGS: [&str; 3] = ["--stateless", "--stateless-reset-at", "1MiB"];
 
-/// More than a megabyte of its record.
+/// Adds more than a megabyte to the record.
 fn fill(client: &mut Client) {
     let value = "x".repeat(100_000);
     for _ in 0..12 {
@@ -214,7 +215,7 @@ fn record_resets_without_connections() {
     let server = scene.protect_with(&redis(&scene), &flags);
     let mut client = Client::new(&scene);
     fill(&mut client);
-    // Somebody is connected: the record is for him.
+    // A client is connected, and needs the record.
     thread::sleep(Duration::from_secs(3));
     server.assert_none_of("record_reset");
     server.kill_main(Signal::KILL);
@@ -238,7 +239,7 @@ fn record_resets_without_connections() {
     assert_eq!(client.ask(&["GET", "new"]), "kept");
     drop(client);
 
-    // A death with nobody there needs no replay, however small the record is.
+    // A death without a connected client needs no replay, also of a small record.
     await_condition("nobody is connected", || {
         status(&server)["connections"] == 0
     });
@@ -266,8 +267,8 @@ fn ended_record_resets_without_connections() {
     server.assert_none_of("connection_reset");
 }
 
-/// Short connections, one after another: each finds what it has put there, and what was drawn at random for it,
-/// whenever the server is started anew, and whenever it dies. For half of the time, since `began`, none is there.
+/// Consecutive short connections: each finds its own key and its own random number, across resets of the record and
+/// crashes. For half of the time, counted from `began`, no client is connected.
 fn come_and_go(scene: &Scene, number: usize, began: Instant, ends: &AtomicBool) -> usize {
     const PERIOD_MS: u128 = 400;
     let mut connections = 0;
@@ -306,7 +307,7 @@ fn client_during_record_reset_is_served() {
             server.wait_for("record_reset", 2 * kill);
             thread::sleep(Duration::from_millis(seed.between(0, 400) as u64));
             let served = server.events_of("serving").len();
-            // Unless it is being started anew just then.
+            // The server may just be restarting.
             let _ = lab::signal(server.main_pid(), Signal::KILL);
             server.wait_serving(served + 1);
         }

@@ -21,7 +21,7 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 pub(super) use super::redis_client::Client;
 use super::{STATEFUL_REQUIRE, await_condition, kill_repeatedly};
 
-/// Counts for as long as it is told, and finds each number once.
+/// Counts until `ends`, and asserts that the server counts each request exactly once.
 fn count(scene: &Scene, number: usize, ends: &AtomicBool) -> u64 {
     let mut client = Client::new(scene);
     let id = client.ask(&["CLIENT", "ID"]);
@@ -60,7 +60,7 @@ fn redis_keeps_acknowledged_writes() {
     keeps_acknowledged_writes("redis", &[]);
 }
 
-/// A helper thread flushes the log each second, and its activity decides the time of the next write.
+/// A helper thread flushes the log each second. The thread's activity decides the time of the next write.
 #[test]
 fn redis_with_everysec_keeps_acknowledged_writes() {
     let every_second = ["--appendonly", "yes", "--appendfsync", "everysec"];
@@ -104,8 +104,8 @@ fn keeps_acknowledged_writes(label: &str, logs: &[&str]) {
     assert_untouched(recording, 9);
 }
 
-/// Sets keys for as long as it is told, of which redis forgets some by itself: one that it has forgotten stays so, and
-/// what it has is what was set.
+/// Sets keys until `ends`. redis evicts some keys by itself: an evicted key stays away, and the other keys keep their
+/// values.
 fn overfill(scene: &Scene, number: usize, ends: &AtomicBool) {
     let mut client = Client::new(scene);
     let mut seed = Seed::from(number as u64);
@@ -165,7 +165,7 @@ fn redis_evicts_same_keys_in_replay() {
         });
         let mut client = Client::new(scene);
         let mut state = || (client.ask(&["DEBUG", "DIGEST"]), evicted(&mut client));
-        // What was too much is not gone at once.
+        // redis evicts the excess gradually.
         let mut then = state();
         await_condition("nothing more goes", || {
             let before = std::mem::replace(&mut then, state());
@@ -173,7 +173,7 @@ fn redis_evicts_same_keys_in_replay() {
         });
         server.kill_main(Signal::KILL);
         server.wait_serving(4);
-        // What is said takes memory, too: another key may go for that, as it may have without a death.
+        // A response takes memory, too: another key may be evicted for a response, as without a death.
         let now = state();
         assert!(
             now.1 > then.1 || now == then,
@@ -183,7 +183,7 @@ fn redis_evicts_same_keys_in_replay() {
     }
 }
 
-/// What redis answers to these depends on all that was before, on its clocks and on its random numbers.
+/// The answers depend on all earlier commands, on clocks and on random numbers.
 const NONDETERMINISTIC_COMMANDS: [&[&str]; 22] = [
     &["SET", "s%", "value %"],
     &["SET", "s%", "x", "PX", "2000000"],
@@ -373,7 +373,7 @@ fn redis_continues_without_fatal_client() {
     assert_eq!(poison.ask(&["INCR", "counter"]), ":4");
     poison.send(&["DEBUG", "SEGFAULT"]);
     assert_eq!(poison.answer_or_error(), None);
-    // A life may serve for a moment before it dies of that.
+    // An incarnation may serve for a moment before the fatal request kills the server.
     let kinds = |event: &serde_json::Value| event["event"].as_str().unwrap_or("").to_owned();
     await_condition("it serves without that client", || {
         let said: Vec<String> = server.events().iter().map(kinds).collect();
@@ -393,7 +393,7 @@ fn redis_continues_without_fatal_client() {
         "{}",
         server.log()
     );
-    // What comes afterwards outlives a kill.
+    // Later connections and writes outlive a kill.
     server.kill_main(Signal::KILL);
     server.wait_serving(served + 1);
     assert_eq!(others[0].ask(&["GET", "counter"]), "7");
@@ -424,7 +424,7 @@ fn redis_input_is_stored_once() {
 }
 
 /// Each connection takes a descriptor of `serve` until the server has all connections. A lost connection takes more
-/// descriptors, and its turn is last: server and other clients do not wait for ever.
+/// descriptors, and comes last: server and other clients do not wait for ever.
 #[test]
 fn redis_gets_connections_within_descriptor_limit() {
     const CLIENT_COUNT: usize = 500;
@@ -454,8 +454,8 @@ fn redis_gets_connections_within_descriptor_limit() {
     server.stop();
 }
 
-/// Whether a process waits for something to be given to it by a socket, or for anything to happen; `None`: it does
-/// something.
+/// Whether a process waits for descriptors on a socket (`true`) or for any event (`false`); `None` for a process at
+/// work.
 fn waits_to_be_given(pid: Pid) -> Option<bool> {
     let waits = fs::read_to_string(format!("/proc/{}/wchan", pid.as_raw_nonzero())).ok()?;
     match () {
@@ -465,7 +465,7 @@ fn waits_to_be_given(pid: Pid) -> Option<bool> {
     }
 }
 
-/// A server that has replayed its record and reads no more cannot get its connections.
+/// A server that has replayed the record and reads no more cannot get the connections.
 #[test]
 fn redis_restarts_when_connections_are_not_accepted() {
     const CLIENT_COUNT: usize = 500; // more than its socket has room for

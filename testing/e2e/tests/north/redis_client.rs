@@ -67,7 +67,7 @@ impl Client {
         assert_eq!(kind, Some(ErrorKind::ConnectionReset));
     }
 
-    /// Whether it is answered; else it is reset.
+    /// Whether the server answers; otherwise the connection is reset.
     #[track_caller]
     pub(super) fn is_alive(&mut self) -> bool {
         let said = self.0.get_mut().write_all(b"PING\r\n");

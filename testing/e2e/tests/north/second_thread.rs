@@ -18,7 +18,7 @@ use super::{
     refusals::serve,
 };
 
-/// A server whose first thread only waits. `HOW` says what the other one does besides to answer.
+/// A server whose first thread only waits. `HOW` names an additional action of the answering thread.
 const THREAD_SCRIPT: &str = r#"
 import socket, sys, threading
 how, where = sys.argv[1], (sys.argv[2], int(sys.argv[3]))
@@ -42,7 +42,7 @@ thread.start()
 thread.join()
 "#;
 
-/// What `serve` says of such a server, to which nobody connects.
+/// The message of `serve` about such a server without a client.
 fn refused(how: &str) -> String {
     let scene = Scene::new(how);
     let script = scene
@@ -76,8 +76,8 @@ fn second_thread_that_polls_clients_is_refused() {
     assert!(refused("polls").contains("calls poll where clients connect"));
 }
 
-/// A listener, and an instance of epoll in which another thread waits. `FIRST` says whether that does so before the
-/// listener is there.
+/// A listener, and an epoll instance in which another thread waits. `FIRST` says whether that thread waits before the
+/// listener exists.
 const POLLER_PROGRAM: &str = r#"
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -136,7 +136,7 @@ fn second_thread_with_client_epoll_is_refused() {
     }
 }
 
-/// Answers each word with the data by which another thread was told of a pipe, of which the first thread had it told.
+/// Answers each word with the epoll data that another thread got for a pipe, which the first thread had registered.
 const EPOLL_DATA_PROGRAM: &str = r#"
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -199,8 +199,7 @@ fn second_thread_gets_epoll_data_of_first() {
     assert_all_recovered(&server);
 }
 
-/// Another thread waits in an instance of epoll which tells it again and again of a descriptor that the program has
-/// closed: a copy is open.
+/// Another thread waits in an epoll instance that reports a closed descriptor again and again: a copy is open.
 const EPOLL_CLOSE_PROGRAM: &str = r#"
 ends, watching, told = os.pipe(), select.epoll(), []
 watching.register(ends[0], select.EPOLLIN)
@@ -224,7 +223,7 @@ fn second_thread_epoll_timeout_is_kept() {
     assert_all_recovered(&server);
 }
 
-/// Says a page to whoever connects elsewhere.
+/// Sends a page to each client of another port.
 const PAGE_PROGRAM: &str = r#"
 def pages():
     while True:
@@ -292,7 +291,7 @@ fn second_thread_keeps_clients_with_prefer() {
         assert!(trouble.contains("cannot be rebuilt"), "{trouble}");
         let mut client = Client::new(&scene);
         assert_eq!(client.receive(), "hello");
-        // Where it had listened before it was found out that was a recovery, too.
+        // If the server had listened before the detection, that was a recovery, too.
         let recoveries = server.events_of("serving").len();
         server.kill_main(Signal::KILL);
         server.wait_serving(recoveries + 1);

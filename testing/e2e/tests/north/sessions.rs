@@ -1,4 +1,4 @@
-//! Sessions of several processes that exchange messages and serve a client one after another.
+//! Sessions of several processes that exchange messages and serve a client in turn.
 
 use std::{
     fs,
@@ -68,7 +68,7 @@ impl Client {
         line.trim_end().to_owned()
     }
 
-    /// The process is the one that it was, so is the one that it asks, and both have forgotten nothing.
+    /// Asserts that both processes of the session are the same processes, and have forgotten no request.
     #[track_caller]
     fn ask(&mut self, size: usize) {
         self.say(&size.to_string());
@@ -242,7 +242,7 @@ fn passed_connection_survives_kill() {
         writeln!(client.get_mut(), "close").expect("sent");
         exchange(&mut data, "", "");
     }
-    // Who has passed it on ends before it has arrived.
+    // The process that passed the connection on ends before the connection arrives.
     exchange(&mut client, "last\n", "listens\n");
     let mut data = BufReader::new(scene.connect_to(addresses[1]));
     exchange(&mut client, "", "sent\n");

@@ -24,7 +24,7 @@ use super::{
     },
 };
 
-/// A server by a name of which nothing is known, and whose threads serve: the first client shows that.
+/// A server with an unknown name, and with threads that serve: the first client reveals the threads.
 fn with_threads(scene: &Scene) -> Server {
     unknown(scene, at_addresses(scene, memcached(scene), None))
 }
@@ -40,8 +40,8 @@ fn await_not_rebuilt(server: &Protected, nth: usize) {
     assert!(message.contains("--stateful=prefer"), "{message}");
 }
 
-/// A pair of hosts of which the first one has found that its server cannot be rebuilt, and a client who has been
-/// answered since.
+/// A pair of hosts after the first host has found that the server cannot be rebuilt, and a client that has got an
+/// answer since.
 fn without_record(label: &str, hosts: &[&str]) -> (Pair, TcpStream) {
     let pair = Pair::with(label, &[], hosts, with_threads);
     let mut client = connect(&pair.scene);
@@ -117,7 +117,8 @@ fn restarted_logger_learns_of_missing_record() {
     pair.stop();
 }
 
-/// A host with `--stateful=require` has no record: a warning says so, and no server without state serves the clients.
+/// A host with `--stateful=require` has no record: a warning reports that, and no server without state serves the
+/// clients.
 #[test]
 fn missing_required_record_resets_clients() {
     let (mut pair, mut client) = without_record("preferred-required", &STATEFUL_PREFER);
@@ -136,7 +137,7 @@ fn missing_required_record_resets_clients() {
     pair.stop();
 }
 
-/// A server that can be rebuilt has its record, on each host.
+/// A server that can be rebuilt has a record on each host.
 #[test]
 fn preferred_record_survives_power_off() {
     let mut pair = Pair::with("preferred-kept", &[], &STATEFUL_PREFER, |scene| {
@@ -156,7 +157,7 @@ fn preferred_record_survives_power_off() {
     pair.stop();
 }
 
-/// A host that has its power again and is alone: the same.
+/// The same for a single host after a reboot.
 #[test]
 fn clients_of_unrecorded_server_survive_reboot() {
     let (scene, logger) = with_logger("preferred-again");

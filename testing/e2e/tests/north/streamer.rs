@@ -19,7 +19,7 @@ use super::{STATEFUL_REQUIRE, kill_repeatedly};
 pub(super) const STREAM_COUNT: usize = 4;
 const TOKEN_COUNT: usize = 700;
 
-/// Reads a whole stream, and returns what its tokens say of all streams.
+/// Reads a whole stream, and returns from each token the number of tokens sent to all clients.
 fn read(scene: &Scene, from: SocketAddr) -> Vec<u64> {
     let mut stream = BufReader::new(scene.connect_to(from));
     write!(
@@ -56,7 +56,7 @@ fn read(scene: &Scene, from: SocketAddr) -> Vec<u64> {
     all
 }
 
-/// The first token that does not have the hash of those before it.
+/// The first token without the hash of the tokens before.
 fn chain(scene: &Scene, tokens: &[String]) -> String {
     const CHECK_SCRIPT: &str = "import hashlib, sys
 sum = hashlib.sha256()

@@ -17,8 +17,8 @@ use e2e::{
 
 use super::{STATEFUL_REQUIRE, kill_repeatedly};
 
-/// Asks for one file after another on one session until it is told to end, and compares each; in between with a new
-/// connection that takes the session up again, which needs the server's own keys.
+/// Requests consecutive files in a single session until the end, and compares each file. In between, a new connection
+/// resumes the session, which needs the server's own keys.
 const CLIENT_SCRIPT: &str = r#"
 import http.client, os, ssl, sys
 host, port, certificate, root, ends, version = sys.argv[1:]
@@ -56,7 +56,7 @@ kept.close()
 print(count, resumed)
 "#;
 
-/// Downloads one big file after another, each on a connection of its own, slowly enough for there to be a middle.
+/// Downloads consecutive big files, each on a new connection, slowly enough for a kill in the middle.
 fn download(scene: &Scene, from: SocketAddr, authority: &Authority, big: &[u8], ends: &AtomicBool) {
     let certificate = authority.certificate.to_string_lossy();
     let url = format!("https://{from}/big.bin");

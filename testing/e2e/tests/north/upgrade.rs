@@ -26,7 +26,7 @@ fn upgrade(scene: &Scene, server: &mut Protected, definition: &Server, flags: &[
     assert_eq!(status["unprotected_by"]["recording_stopped"], 1, "{status}");
 }
 
-/// The server dies: connections end, and what begins then is recorded by the new version.
+/// The server dies: connections end, and the new version records the new connections.
 fn begins_anew(scene: &Scene, server: &Protected, mut client: Client) {
     server.kill_main(Signal::KILL);
     let serving = server.wait_serving(1);

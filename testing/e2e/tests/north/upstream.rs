@@ -20,7 +20,7 @@ use lab::Signal;
 
 use super::{STATEFUL_REQUIRE, await_condition, kill_repeatedly, read_by_server, redis::Client};
 
-/// Where the one that is asked serves.
+/// Port of the upstream server.
 const UPSTREAM_PORT: u16 = 8081;
 
 pub(super) fn behind(scene: &Scene) -> SocketAddr {
@@ -39,7 +39,7 @@ impl Asks {
         writeln!(self.0.get_mut(), "count").expect("sent");
     }
 
-    /// The count, and what the server was told so far.
+    /// The count, and the hash of all answers to the server.
     #[track_caller]
     fn ask(&mut self) -> (u64, String) {
         self.say();
@@ -81,7 +81,7 @@ fn local_upstream_responses_are_replayed() {
     assert_eq!(outgoing(&server), [(0, 1); 4]);
 }
 
-/// By datagrams, each from a socket of its own.
+/// By datagrams, each from a new socket.
 #[test]
 fn datagrams_are_replayed() {
     let scene = Scene::new("askerudp");
@@ -142,7 +142,7 @@ fn replays_upstream_responses(scene: &Scene, server: &Server) -> Protected {
     server
 }
 
-/// What the server says of what it was told, after each count.
+/// The server's hash of all answers, after each count.
 fn hashes(scene: &Scene, counts: usize) -> Vec<String> {
     const HASH_SCRIPT: &str = "import hashlib, sys
 told = hashlib.sha256()
@@ -159,7 +159,7 @@ for count in range(int(sys.argv[1])):
     said.lines().map(str::to_owned).collect()
 }
 
-/// A replica keeps its clients and its data, and gets the later writes of its master.
+/// A replica keeps clients and data, and gets the later writes of the master.
 #[test]
 fn redis_replica_catches_up() {
     let scene = Scene::new("replica");
@@ -236,9 +236,9 @@ fn upstream_request_waits_for_determinants() {
             .expect("a number")
     };
     let link = &logger.host().links()[0];
-    // The last one is not asked by the life that has read that it is to.
+    // The incarnation that has read the last request does not send the request upstream.
     for count in 1..=3 {
-        // What the one before has said may not have been acknowledged yet.
+        // Data of the client before may still be unacknowledged.
         let mut client = Asks::new(&scene);
         await_condition("it is accepted", || {
             let before = recorded();

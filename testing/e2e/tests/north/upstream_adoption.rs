@@ -27,7 +27,7 @@ fn await_stop(pid: Pid) {
     });
 }
 
-/// It waits for an answer (`recvfrom`).
+/// Waits until the process waits for an answer (`recvfrom`).
 fn await_question(pid: Pid) {
     let call = format!("/proc/{pid}/syscall");
     await_condition("it asks", || {
@@ -36,7 +36,7 @@ fn await_question(pid: Pid) {
     });
 }
 
-/// The server is told that its connection joins, and dies before it hears that.
+/// Kills the server after the connection has been adopted, and before the server has received the answer about that.
 fn dies_before_it_has_noted(server: &Protected, is_known: impl FnMut() -> bool) {
     let main = server.main_pid();
     await_question(main);

@@ -142,7 +142,7 @@ fn service_of_other_layout_is_refused() {
     let mut protected = scene.protect(&server);
     let stream = echoing(&scene);
     protected.kill_serve_itself();
-    // As if its maps were those of another version.
+    // As if the maps were from another version.
     let name = protected.name().to_owned();
     let pins = pins_of(&scene, &name);
     let layouts = pins.parent().and_then(Path::parent).expect("a layout");
@@ -174,7 +174,7 @@ fn service_of_other_layout_is_refused() {
     protected.stop();
 }
 
-/// Where the service has pinned its maps: on the host's file system for that, or on its own.
+/// The directory of the service's pinned maps: on the host's BPF file system, or on a mount of the service.
 fn pins_of(scene: &Scene, name: &str) -> PathBuf {
     let own = scene.run_dir().join(name).join("bpf");
     let entries = |path: &Path| -> Vec<PathBuf> {
@@ -301,7 +301,8 @@ fn stopped_logger_is_ended_before_next_reads_ring() {
     protected.stop();
 }
 
-/// An upgrade renames the new binary over the old one. Until `serve` is restarted, its logger has the old version.
+/// An upgrade renames the new binary over the old binary. Until a restart of `serve`, the logger process has the old
+/// version.
 #[test]
 fn logger_restarts_after_binary_was_replaced() {
     let scene = Scene::new("adopt-binary");

@@ -98,7 +98,8 @@ fn status_and_events() {
     protected.stop();
 }
 
-/// A server that becomes a daemon leaves its first process: the daemon is the server then, and is asked to end.
+/// A server that becomes a daemon leaves the first process: the daemon is the server then, and gets the request to
+/// end.
 #[test]
 fn status_shows_daemonized_server() {
     let scene = Scene::new("daemon");
@@ -114,7 +115,7 @@ fn status_shows_daemonized_server() {
         pid.is_ok_and(|pid| pid.trim() == known)
     });
     protected.stop();
-    // nginx removes the file when it ends in order.
+    // nginx removes the file at an orderly end.
     assert!(!scene.directory().join("nginx.pid").exists());
 }
 
@@ -128,7 +129,7 @@ fn status_shows_record_size() {
     let stream = echoing(&scene);
     let half = || (0..8).for_each(|_| echoes(&stream, &[b'x'; PIECE_BYTES]));
     half();
-    // The logger reads what was copied for it when it comes to that.
+    // The logger reads the mirrored segments with a delay.
     let least = Some(8 * PIECE_BYTES as u64);
     wait_until("all is recorded", || {
         status(&protected)["list"][0]["recorded_bytes"].as_u64() >= least
@@ -157,7 +158,7 @@ fn status(protected: &Protected) -> serde_json::Value {
     status.json()[0].clone()
 }
 
-/// What `check` and `serve` say of this service; both say the same.
+/// Asserts the message of `check` and `serve` about this service; both print the same message.
 #[track_caller]
 fn is_in_the_way(scene: &Scene, name: &str, code: &str, said: &str) {
     for verb in ["check", "serve"] {
@@ -175,7 +176,7 @@ fn is_in_the_way(scene: &Scene, name: &str, code: &str, said: &str) {
     }
 }
 
-/// A starting `serve` has the lock of its service, and answers no request yet.
+/// A starting `serve` holds the lock of the service, and answers no request yet.
 #[test]
 fn check_detects_starting_serve() {
     let scene = Scene::new("about");
@@ -201,7 +202,7 @@ fn check_detects_starting_serve() {
     assert!(holder.wait().expect("wait").success());
 }
 
-/// A service whose server does not listen yet has its addresses, under whichever name.
+/// A service whose server does not listen yet owns the addresses, under any name.
 #[test]
 fn check_detects_addresses_of_starting_service() {
     let scene = Scene::new("not-yet");
@@ -375,7 +376,7 @@ fn check_reports_missing_requirements() {
     let two = [at.as_str(); 2];
     let (status, found) = pair("10.0.0.110:80", "eth0", &one, &[]);
     assert_eq!((status, &found["ok"]), (Some(0), &true.into()), "{found}");
-    // `serve` begins, and warns; a standby would wait for nothing. (With two loggers its options are refused.)
+    // `serve` starts with a warning; a standby would wait in vain. (`serve` refuses the options with two loggers.)
     let (alone, either) = (&[0][..], &[0, 78][..]);
     for (address, device, loggers, word, statuses) in [
         (free.as_str(), "eth0", &one[..], "ip address del", either),
@@ -405,7 +406,7 @@ fn clean_after_killed_serve() {
     let name = protected.name().to_owned();
     assert_ne!(loopback(), before);
 
-    // One that runs is left alone.
+    // A running service is left alone.
     let running = protected.outlive("clean", &[&name]);
     assert_ne!(running.status, Some(0), "{running:?}");
     echoes(&stream, b"one");
@@ -442,7 +443,7 @@ fn clean_after_killed_serve() {
 fn clean_without_leftovers() {
     let scene = Scene::new("clean-nothing");
     let protected = scene.protect(&servers::test_server(&scene));
-    // Not in the way of a service that runs, and nothing to do for others.
+    // `clean` leaves a running service alone, and other services need no cleaning.
     let all = protected.outlive("clean", &[]);
     assert_eq!(all.status, Some(0), "{all:?}");
     let nobody = protected.outlive("clean", &["nobody"]);

@@ -75,7 +75,7 @@ fn service_runs_by_config_file_alone() {
     assert_eq!(ended.and_then(|ended| ended.code()), Some(0));
 }
 
-/// What the file is good for.
+/// Runs `outlive check` with the file as configuration.
 fn check(scene: &Scene, file: &Path, flags: &[&str]) -> Answer {
     let mut command = scene.server.command(&binaries::outlive().to_string_lossy());
     command.args(["check", "--config"]).arg(file).args(flags);

@@ -14,7 +14,7 @@ use lab::Signal;
 
 use crate::{echoes, is_reset, lost_only};
 
-/// While `serve` is stopped, nothing that the kernel tells finds room, and `happens`.
+/// Stops `serve`, lets kernel events overflow, and runs `happens`: `serve` does not learn of these events.
 fn unheard(scene: &Scene, protected: &Protected, happens: impl FnOnce()) {
     const LISTENER_SCRIPT: &str = "
 import socket, sys

@@ -12,14 +12,14 @@ use lab::Signal;
 
 /// More than a server's TCP has room for before the server reads, and more than an answer of the logger has.
 const READ_BYTES: usize = 2 << 20;
-/// What follows, and a part of that.
+/// Bytes of the rest of an upload, and of a part of the rest.
 const REST_BYTES: usize = 100_000;
 const PART_BYTES: usize = 40_000;
-/// At most so much of that a server has read with the first part.
+/// Bytes of the rest that a server has read together with the first part, at most.
 const IN_HAND: usize = 10_000;
 
-/// An upload that a server has answered early. The server has read a part of it, and waits before the rest. The next
-/// life half-closes before it reads anything.
+/// An upload with an early answer. The server has read a part of the upload, and waits before the rest. The next
+/// incarnation half-closes before any read.
 struct Early {
     scene: Scene,
     protected: Protected,
@@ -30,7 +30,7 @@ struct Early {
     parts: [PathBuf; 2],
     stream: TcpStream,
     content: Vec<u8>,
-    /// What the client says of the rest.
+    /// Commands of the client between the first part and the rest.
     in_between: String,
 }
 
@@ -62,7 +62,7 @@ impl Early {
         }
     }
 
-    /// The client says the first part, and so much of the rest.
+    /// The client sends the first part, and `rest` bytes of the rest.
     fn begin(&self, rest: usize) {
         let (first, others) = self.content.split_at(READ_BYTES);
         for piece in [first, self.in_between.as_bytes(), &others[..rest]] {
@@ -71,13 +71,13 @@ impl Early {
         self.await_unread(rest.saturating_sub(IN_HAND));
     }
 
-    /// And the rest but for so much, and that this is all.
+    /// Sends the rest from the offset `but`, and a FIN.
     fn end(&self, but: usize) {
         write(&self.stream, &self.content[READ_BYTES + but..]);
         self.stream.shutdown(Shutdown::Write).expect("a FIN");
     }
 
-    /// The server has read the first part, and its TCP has so much of the rest.
+    /// Waits until the server has read the first part, and the server's TCP holds `length` bytes of the rest.
     fn await_unread(&self, length: usize) {
         wait_until("the server waits, and its TCP has more", || {
             let ask = format!("ss -tnH sport = :{SERVER_PORT}");
@@ -88,8 +88,9 @@ impl Early {
         });
     }
 
-    /// The next life half-closes at once; and reads the rest, or waits before it. This one sees nothing of that, nor
-    /// of what the client says next: an end would be that of both.
+    /// Kills the server. The next incarnation half-closes at once, and reads the rest or waits before the rest. The
+    /// present incarnation sees neither these files nor the client's next bytes: an end now would be the end of both
+    /// sides.
     fn dies(&self, death: usize, then_reads_on: bool) {
         self.protected.kill_main(Signal::STOP);
         fs::remove_file(&self.parts[0]).expect("the first part was read");
@@ -101,7 +102,7 @@ impl Early {
         self.protected.wait_for("died", death);
     }
 
-    /// The last life has read all, and has said nothing more.
+    /// Asserts that the last incarnation has read the whole upload, and has sent no further byte.
     fn reads_all(self, recoveries: usize) {
         assert_same_bytes("after the early answer", b"", &read_to_end(&self.stream));
         wait_until("the server has the rest", || self.parts[1].exists());
@@ -132,7 +133,7 @@ fn recorded_upload_is_replayed_after_half_close() {
     early.reads_all(1);
 }
 
-/// The life that has half-closed in its replay has not closed: its end is not the client's.
+/// An incarnation that has half-closed in a replay has not closed: its end is not the client's end.
 #[test]
 fn death_after_replayed_half_close() {
     let early = Early::new("half-closed-twice");

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::{echoes, echoing};
 
-/// The history of a service, of which so many lines are cut off.
+/// The history of a service, with `cut_off` incomplete lines.
 #[track_caller]
 fn history(protected: &Protected, directory: &str, more: &[&str], cut_off: usize) -> Vec<Value> {
     let arguments = ["--json", "--history", directory, protected.name()];
@@ -28,7 +28,7 @@ fn kinds(events: &[Value]) -> Vec<&str> {
     kinds.collect()
 }
 
-/// Waits until the history has so many events of this kind: a thread writes it.
+/// Waits until the history has `number` events of this kind: a thread writes the history.
 #[track_caller]
 fn await_kind(protected: &Protected, directory: &str, kind: &str, number: usize) {
     wait_until("it is in the history", || {
@@ -47,8 +47,8 @@ fn runs(events: &[Value]) -> Vec<u64> {
     runs
 }
 
-/// Whoever reads the history, or asks a `serve` that may be another one than it was, knows which has told what.
-/// `serve` has begun before it tells something: it reads its file first, which somebody writes only now.
+/// A reader of the history, or a client of a `serve` that may be a new process, knows the `serve` of each event. The
+/// start time precedes the first event: `serve` first reads the file, which the test writes only now.
 #[test]
 fn events_carry_start_time_of_serve() {
     let scene = Scene::new("begun");
@@ -83,7 +83,7 @@ fn events_of_consecutive_serves_are_distinguished() {
     let server = servers::test_server(&scene);
     let flags = ["--history", &directory];
     let mut first = scene.protect_with(&server, &flags);
-    // Another thread writes the history: what was told just before a kill may not be there.
+    // Another thread writes the history: an event just before a kill may be missing.
     await_kind(&first, &directory, "protecting", 1);
     first.kill_serve_itself();
     first.succeed(&scene, &server, &flags);
@@ -144,7 +144,7 @@ fn events_survive_serve() {
         "{words:?}"
     );
 
-    // A crash in the middle of a line: that one is lost, and no other.
+    // A crash in the middle of a line: only that line is lost.
     protected.kill_serve_itself();
     let file = scene.directory().join("history").join(protected.name());
     let mut file = OpenOptions::new()

@@ -61,8 +61,8 @@ fn download_through(kills: impl FnOnce(&Protected) + Send) {
     protected.stop();
 }
 
-/// Also so soon that it looks as if a request did it: then each connection waits for the one before, but no
-/// longer than it takes to see that the server lives.
+/// Also kills in such quick succession that a request seems to be the cause. Then each connection waits for the
+/// connection before, but only until the server has proved to live.
 #[test]
 fn consecutive_kills() {
     let mut seed = Seed::choose("consecutive_kills");
@@ -77,7 +77,7 @@ fn consecutive_kills() {
     });
 }
 
-/// The number of deaths that were told, which is reached when they were.
+/// Kills the server again at the first and at the second `event`; each death is reported before the next step.
 #[track_caller]
 fn second_kill_at(event: &str) {
     download_through(|protected| {
@@ -157,12 +157,12 @@ fn two_fatal_requests_among_good_ones() {
     protected.stop();
 }
 
-/// A child that leaves with a status other than 0 is its own affair, by default.
+/// By default a child that exits with a status other than 0 is no crash.
 fn child_failure(flags: &[&str]) -> (Scene, Protected, TcpStream) {
     let scene = Scene::new("child");
     let mut server = servers::socat(&scene);
     let listen = server.command[1].clone();
-    // Echoes one line and fails.
+    // Echoes a single line and fails.
     let child = "EXEC:\"sh -c \\'read line; echo $line; read more; exit 3\\'\",nofork";
     server.command = ["socat", &listen, child].map(str::to_owned).to_vec();
     let protected = scene.protect_with(&server, flags);
@@ -187,14 +187,14 @@ fn failing_child_is_crash_on_any_failure() {
     write(&stream, b"two\n");
     let died = protected.wait_for("died", 1);
     assert_eq!(died["cause"]["status"], 3, "{died}");
-    // It fails again in replay each time.
+    // The child fails again in each replay.
     lost_only(&protected, &stream, "died 3 times");
     is_reset(&stream);
     protected.stop();
 }
 
-/// A server with a process for each session: with `--crash-on main` the death of one is its parent's affair. Its client
-/// hears of it as without us, and the other sessions notice nothing.
+/// A server with a process for each session: with `--crash-on main` the parent handles the death of a session. The
+/// client sees the same end as without protection, and the other sessions notice no death.
 #[test]
 fn session_death_is_left_to_parent() {
     let scene = Scene::new("session");
@@ -230,7 +230,7 @@ fn session_death_is_left_to_parent() {
     protected.stop();
 }
 
-/// No process is left whose death would be a crash: a warning says so.
+/// After the exit no process is left whose death would be a crash: a warning says that.
 #[test]
 fn exit_of_main_process_before_daemon_is_reported() {
     let scene = Scene::new("daemon");
@@ -267,7 +267,8 @@ fn failed_operator_restart() {
     protected.stop();
 }
 
-/// Another configuration, or another version: the server is replaced, and its clients see a pause. No death is told.
+/// Another configuration, or another version: `serve` replaces the server, and clients see a pause. No event reports
+/// a death.
 #[test]
 fn operator_restart() {
     let scene = Scene::new("restart");

@@ -18,7 +18,7 @@ use lab::{Pid, Signal};
 use crate::adoption::is_adopted_under_load;
 use crate::{echoes, echoing};
 
-/// Directories of the service's pins under a name that begins so.
+/// Directories of the service's pins whose name begins with `prefix`.
 pub(crate) fn pins(scene: &Scene, name: &str, prefix: &str) -> Vec<PathBuf> {
     let entries = |path: &PathBuf, prefix: &str| -> Vec<PathBuf> {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();

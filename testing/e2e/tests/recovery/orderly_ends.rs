@@ -11,8 +11,7 @@ use rustix::process::Pid;
 
 use crate::{echoes, echoing, is_reset, needy, talks};
 
-/// What the client sees of a server that ends the connection by itself, with and without
-/// protection.
+/// The end of a connection that the server closes by itself, as seen by the client, with and without protection.
 fn ends_by_itself(words: &str, end: fn(&TcpStream)) {
     let scene = Scene::new("own-end");
     let server = servers::test_server(&scene);
@@ -22,7 +21,7 @@ fn ends_by_itself(words: &str, end: fn(&TcpStream)) {
         talks(&stream, "hello");
         write(&stream, words.as_bytes());
         end(&stream);
-        // While the client still has its end: nothing more may come.
+        // While the client's end is open: no further segment may come.
         let endings = recording.finish();
         drop(stream);
         endings
@@ -57,8 +56,8 @@ fn server_reset() {
     ends_by_itself("reset\n", is_reset);
 }
 
-/// A panic of one thread closes that thread's connection like a return from a function: the server lives, and the
-/// close is voluntary.
+/// A panic of a thread closes that thread's connection like a return from a function: the server lives, and the close
+/// is voluntary.
 #[test]
 fn panicking_thread_unwinds() {
     ends_by_itself("panic\n", |stream| {
@@ -135,7 +134,7 @@ fn sigterm_with_open_connections() {
     assert_eq!(used.get("/small/2").status, 200);
     let silent = Http::new(scene.connect(SERVER_PORT));
     protected.stop();
-    // nginx closes idle connections properly when it is stopped.
+    // nginx closes idle connections properly at a stop.
     assert!(used.rest().is_empty());
     assert!(silent.rest().is_empty());
 }

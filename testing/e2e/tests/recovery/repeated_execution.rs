@@ -15,7 +15,7 @@ const COMMAND_COUNT: usize = 25;
 const DIFFERENCE_OFFSET: usize = 100_000;
 const COMMAND_REPLY: &[u8] = b"250 OK\r\n";
 
-/// A client that has been greeted, and has told the server that many commands, one after another.
+/// A client that has received the greeting, and has sent [`COMMAND_COUNT`] commands, in sequence.
 fn served(scene: &Scene) -> TcpStream {
     let stream = greeted(scene);
     (0..COMMAND_COUNT).for_each(|number| command(&stream, &format!("command {number}")));
@@ -39,7 +39,7 @@ fn command(stream: &TcpStream, command: &str) {
     assert_eq!(read_exactly(stream, COMMAND_REPLY.len()), COMMAND_REPLY);
 }
 
-/// How often each command of [`served`] was executed, when nothing runs any more.
+/// How often each command of [`served`] was executed, counted after the end of the server.
 fn executions(scene: &Scene, protected: Protected) -> Vec<usize> {
     // A later client is served, too.
     command(&greeted(scene), "another");
@@ -51,7 +51,7 @@ fn executions(scene: &Scene, protected: Protected) -> Vec<usize> {
         .collect()
 }
 
-/// The greeting differs: the connection is reset, and replaying its commands would be useless.
+/// The greeting differs: the connection is reset, and a replay of the commands would be useless.
 #[test]
 fn doomed_connection_is_not_replayed() {
     let scene = Scene::new("greeted");

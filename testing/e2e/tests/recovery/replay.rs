@@ -75,8 +75,8 @@ fn slow_earlier_response() {
     protected.stop();
 }
 
-/// `Expect: 100-continue` makes one request of two turns: curl sends the header, waits for
-/// the answer `100`, and then sends the content.
+/// `Expect: 100-continue` makes a single HTTP request of two turns: curl sends the header, waits for the answer
+/// `100`, and then sends the content.
 fn upload_that_expects(replay: &str) {
     let scene = Scene::new("expect");
     let protected = scene.protect_with(&servers::nginx(&scene), &["--replay", replay]);
@@ -87,7 +87,7 @@ fn upload_that_expects(replay: &str) {
     let file = file.to_string_lossy();
     let limit = EVENT_TIMEOUT.as_secs().to_string();
     thread::scope(|scope| {
-        // Slow enough to be killed on its way; the small file goes over the same connection.
+        // Slow enough for a kill in the middle; the small file uses the same connection.
         let arguments = [
             "-o",
             "/dev/null",
@@ -187,7 +187,7 @@ fn late_difference(verify: &str) -> (Scene, Protected, TcpStream) {
     let server = servers::test_server(&scene);
     let protected = scene.protect_with(&server, &["--verify", verify]);
     let stream = scene.connect(SERVER_PORT);
-    // One turn: the answers come without another word of the client.
+    // A single turn: the answers come without further input of the client.
     write(&stream, b"pattern 50000\npid\nsay end\n");
     let _ = read_exactly(&stream, 50_000 + 11 + 4);
     protected.kill_main(Signal::KILL);
@@ -217,7 +217,7 @@ fn verify_head_and_off_miss_late_difference() {
         protected.wait_serving(1);
         talks(&stream, "on");
         protected.assert_none_of("connection_reset");
-        // And it is said that most was not compared.
+        // The event reports that most bytes were not compared.
         let verified = protected.wait_for("verified", 1);
         let compared = if verify == "head" { 4096 } else { 0 };
         assert_eq!(verified["compared"], compared, "{verified}");
@@ -226,8 +226,8 @@ fn verify_head_and_off_miss_late_difference() {
     }
 }
 
-/// A long answer, said slowly, whose length is another one in each life of the server: by default nothing of the later
-/// one's reaches the client.
+/// A long, slow response whose length differs in each incarnation: by default no byte of the later response reaches
+/// the client.
 #[test]
 fn differing_response_is_not_forwarded() {
     let scene = Scene::new("other-answer");
@@ -284,7 +284,7 @@ fn ignored_date_header_differs() {
     let protected = scene.protect(&servers::nginx(&scene));
     let mut http = Http::new(scene.connect(SERVER_PORT));
     assert_eq!(http.get("/small/2").status, 200);
-    // Until the date is another one; it counts seconds.
+    // Until the date differs; a date counts seconds.
     thread::sleep(Duration::from_millis(1100));
     protected.kill_main(Signal::KILL);
     let verified = protected.wait_for("verified", 1);
@@ -313,7 +313,7 @@ fn connection_over_record_limit() {
         unprotected["reason"].to_string().contains("limit"),
         "{unprotected}"
     );
-    // It goes on as if nothing were.
+    // The connection continues without a trace.
     let expected = format!("{} {:016x}\n", content.len(), e2e::Checksum::of(&content));
     assert_same_bytes(
         "sum",

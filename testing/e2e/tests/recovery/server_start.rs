@@ -19,7 +19,7 @@ fn slow_start() {
     let recording = scene.record(SERVER_PORT);
     fs::remove_file(&file).expect("remove the needed file");
     protected.kill_main(Signal::KILL);
-    // It dies of its own at each start; starts are further and further apart.
+    // The server dies by itself at each start; the back-off grows.
     protected.wait_for("died", 4);
     let starts: Vec<f64> = protected
         .events_of("restarted")
@@ -27,11 +27,11 @@ fn slow_start() {
         .filter_map(|event| event["time_unix_us"].as_f64().map(|us| us / 1e6))
         .collect();
     let pauses: Vec<f64> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    // A pause can take longer than it should, never less: 0, 100, 200 ms.
+    // A pause can take longer than planned, never shorter: 0, 100, 200 ms.
     for (pause, least) in pauses.iter().zip([0.1, 0.2]) {
         assert!(*pause >= least - 0.02, "no back-off: {pauses:?}");
     }
-    // Sent while nobody is there.
+    // Sent while no server runs.
     write(&stream, b"meanwhile");
     fs::write(&file, "").expect("restore the needed file");
     assert_same_bytes("echo", b"meanwhile", &read_exactly(&stream, 9));
@@ -53,7 +53,7 @@ fn start_after_recovery_timeout() {
     protected.kill_main(Signal::KILL);
     lost_only(&protected, &stream, "did not come back in time");
     is_reset(&stream);
-    // New clients are served when it is back.
+    // After the return the server serves new clients.
     fs::write(&file, "").expect("restore the needed file");
     protected.wait_serving(1);
     talks(&scene.connect(SERVER_PORT), "again");
@@ -102,7 +102,7 @@ fn listener_on_one_of_two_addresses() {
     protected.stop();
 }
 
-/// An incarnation that listens elsewhere after a change of its configuration.
+/// An incarnation that listens elsewhere after a change of the configuration.
 #[test]
 fn restarted_server_without_listener() {
     let scene = Scene::new("later-nowhere");
@@ -137,7 +137,7 @@ fn open_files(process: Pid) -> String {
     soft.expect("a limit").to_owned()
 }
 
-/// `serve` opens a file for each connection of a server that it rebuilds.
+/// `serve` opens a file for each connection during a recovery.
 #[test]
 fn serve_raises_descriptor_limit_for_itself_only() {
     let all = getrlimit(Resource::Nofile);

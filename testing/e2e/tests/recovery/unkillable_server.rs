@@ -11,8 +11,7 @@ use e2e::clients::{read_exactly, write};
 use e2e::servers::{self, SERVER_PORT};
 use lab::Signal;
 
-/// A file system in which nothing is ever found: whoever looks for something waits until this process ends. It says so
-/// when somebody does.
+/// A file system without an answer: each lookup waits until this process ends. The process prints a line at a lookup.
 const MUTE_FILESYSTEM_SCRIPT: &str = r#"
 import ctypes, os, struct, sys
 fuse = os.open("/dev/fuse", os.O_RDWR)
@@ -68,7 +67,7 @@ impl Drop for Mute {
     }
 }
 
-/// Serves whoever comes, and looks for a file for whoever wants that.
+/// Echoes for each client, and looks up a file when a client asks for that.
 const LOOKUP_SERVER_SCRIPT: &str = r#"
 import os, socket, sys, threading
 def serve(client):

@@ -87,7 +87,7 @@ fn lease_ignores_wall_clock() {
         pair.fail_over(FailOver::Switchover);
         pair.fail_over(FailOver::Stop);
         all_talk("after takeovers");
-        // It was told that time, indeed.
+        // The host really had that time.
         let told = pair.first.events_of("granted").pop().expect("it serves");
         let told = told["time_unix_us"].as_f64().expect("a time") / 1e6 - now().as_secs_f64();
         let wrong = told - f64::from(seconds);

@@ -11,7 +11,7 @@ use e2e::speakers::Speakers;
 use e2e::{EVENT_TIMEOUT, Protected};
 use lab::Signal;
 
-/// Connections of both address families: one that talks and one that echoes.
+/// Connections of both address families: each family has a talking connection and an echo.
 struct Clients {
     talk: [TcpStream; 2],
     echo: [TcpStream; 2],
@@ -57,7 +57,7 @@ fn failover_then_failback() {
         pair.fail_over(way);
         clients.go_on(&format!("{way:?}"));
         holders.push(mac(&pair.first));
-        // A death of the server alone is nothing to the other host.
+        // The death of the server alone does not concern the other host.
         let deaths = pair.first.events_of("serving").len();
         pair.first.kill_main(Signal::KILL);
         pair.first.wait_serving(deaths + 1);
@@ -92,7 +92,7 @@ fn server_death_during_takeover() {
     pair.stop();
 }
 
-/// The standby itself dies while it takes over, and another one does.
+/// The standby dies during the takeover, and another standby takes over.
 fn another_takes_over(stage: &str, kill: fn(&Protected)) {
     let label = format!("takeover-{stage}");
     let mut pair = Pair::with_test_server(&label);
@@ -106,7 +106,7 @@ fn another_takes_over(stage: &str, kill: fn(&Protected)) {
     kill(&pair.second);
     third.wait_serving(1);
     clients.go_on("afterwards");
-    // Both come back, to find that another one serves.
+    // Both hosts come back, and find another host serving.
     for one in [&pair.first, &pair.second] {
         if !one.host().is_on() {
             one.power_on();
@@ -123,7 +123,7 @@ fn another_takes_over(stage: &str, kill: fn(&Protected)) {
     third.assert_none_of("connection_reset");
     clients.end();
     assert_untouched(recording, 4);
-    // It may have died before its first word.
+    // The second host may have died before the first segment.
     let heard = speakers.finish();
     let spoke = heard.turns();
     assert!(spoke == [a, b, c] || spoke == [a, c], "{heard}");
@@ -138,7 +138,7 @@ fn another_takes_over(stage: &str, kill: fn(&Protected)) {
     drop((logger, scene));
 }
 
-/// SIGKILL to `serve`. Its server lives, if it was started, and is silent when the lease is over.
+/// SIGKILL to `serve`. The server, if started, lives on, and is silent after the lease.
 fn serve(one: &Protected) {
     one.kill_serve(Signal::KILL);
     assert!(one.ended(EVENT_TIMEOUT).is_some(), "serve survived SIGKILL");
@@ -160,7 +160,7 @@ fn packets_queued_for_neighbour_never_leave() {
     let clients = Clients::of(&pair);
     lab.part(&pair.scene.client, &host).expect("part");
     pair.first.power_off();
-    // It has called the clients, to no avail.
+    // The host has sent segments to the clients, without a resolved neighbour.
     pair.second.wait_for("listening", 1);
     pair.first.power_on();
     let flags = pair.flags();
@@ -172,7 +172,7 @@ fn packets_queued_for_neighbour_never_leave() {
     pair.second.kill_serve(Signal::STOP);
     pair.first.wait_serving(1);
     clients.go_on("afterwards");
-    // It ends, and does not come back: there are no other programs.
+    // `serve` ends for good: no later `serve` attaches programs.
     pair.second.kill_serve(Signal::TERM);
     pair.second.kill_serve(Signal::CONT);
     assert!(

@@ -10,7 +10,7 @@ use e2e::servers::{SERVER_PORT, Server, test_server, test_server_at};
 use e2e::{Answer, EVENT_TIMEOUT, Protected, Scene, binaries};
 use lab::Host;
 
-/// This verb for the server on a host, as the service `website`: what it says, and how it ends.
+/// Runs this verb for the server on a host, as the service `website`: the output, and the exit status.
 fn website(scene: &Scene, host: &Host, verb: &str, server: &Server, flags: &[&str]) -> Answer {
     let mut command = host.command("timeout");
     let limit = EVENT_TIMEOUT.as_secs().to_string();
@@ -29,7 +29,7 @@ fn website(scene: &Scene, host: &Host, verb: &str, server: &Server, flags: &[&st
     }
 }
 
-/// It is told whose the address is, and on which host; and the logger says so, too.
+/// Asserts that the message names the owner and the host of the address.
 #[track_caller]
 fn assert_refused(answer: &Answer, address: IpAddr, service: &str, host: IpAddr) {
     assert_eq!(answer.status, Some(75), "{answer:?}");
@@ -64,10 +64,10 @@ fn second_name_for_address_is_refused() {
     assert!(logger.log().contains(&told), "{}", logger.log());
     talks(&talk, "afterwards");
     end(&talk);
-    // On the same host it is the same service, with another name; that the port is in use is another matter.
+    // On the same host this is the same service, with another name; the port in use is another error.
     let same = website(&scene, &scene.server, "serve", &server, &flags);
     assert!(!same.stderr.contains("is the address of"), "{same:?}");
-    // NAT may be between.
+    // NAT may be between the hosts.
     let shared = [&flags[..], &["--shared-address"]].concat();
     let name = format!("{}-site", first.name());
     let second = Protected::elsewhere(&scene, (&other, &name), &server, &shared);
@@ -82,7 +82,7 @@ fn second_name_for_address_is_refused() {
     drop(logger);
 }
 
-/// The addresses come with the service, and the one who has them is not where they were.
+/// The addresses come with the service, and the owner has moved to another host.
 #[test]
 fn other_name_neither_serves_nor_stands_by() {
     let mut pair = Pair::with_test_server("two-names-of-a-pair");

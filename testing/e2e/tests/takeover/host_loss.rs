@@ -118,7 +118,7 @@ fn stopped_or_cut_off_host_falls_silent() {
         echoes(&echo, b"still there");
         std::mem::swap(&mut pair.first, &mut pair.second);
         pair.first.wait_for("lease_required", 1);
-        // Whoever was there before is as good as new.
+        // The former host is as good as a new standby.
         pair.fail_over(FailOver::Switchover);
         echoes(&echo, b"back again");
         pair.stop();
@@ -170,10 +170,10 @@ fn stopping_serve_hands_over() {
     std::mem::swap(&mut pair.first, &mut pair.second);
     let flags = pair.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    // It vouches that nobody serves, and is wrong.
+    // The verb `serve` vouches that no host serves, and is wrong.
     pair.second.begin_as("serve", &pair.server, &flags);
     pair.await_standby();
-    // A `serve` is killed: its server lives, silent when the lease is over.
+    // After SIGKILL to `serve` the server lives, and is silent when the lease has expired.
     pair.first.kill_serve_itself();
     pair.second.wait_serving(1);
     echoes(&echo, b"there");
@@ -185,7 +185,7 @@ fn stopping_serve_hands_over() {
     pair.stop();
 }
 
-/// Of a move no death is told, nor counted; and the first life of a service is its first.
+/// A switchover is neither reported nor counted as a death; and the first incarnation of a service has the number 1.
 #[test]
 fn switchover_is_no_death() {
     let mut pair = Pair::with_test_server("takeover-no-death");
@@ -219,10 +219,10 @@ fn switchover_is_no_death() {
     pair.stop();
 }
 
-/// The host that serves says whether there is a standby, and the standby does not say that it is unprotected.
+/// The host that serves reports whether there is a standby, and the standby reports no unprotected connection.
 #[track_caller]
 fn assert_pair_status(pair: &Pair) {
-    // It is not heard for a moment now and then.
+    // Now and then the logger misses the standby for a moment.
     wait_until("the standby is known", || {
         status(&pair.first)["standby_present"] == true
     });
@@ -307,7 +307,7 @@ fn dead_host_is_released() {
     assert!(said.contains("it is there"), "{said}");
     let (code, said) = release("nobody");
     assert_eq!(code, Some(64), "{said}");
-    // A question that has its answer is not refused.
+    // The logger does not refuse an answered request.
     assert!(
         !logger.log().contains("has closed the connection"),
         "{}",
@@ -330,7 +330,7 @@ fn dead_host_is_released() {
     let serving = second.wait_serving(1);
     assert_eq!(serving["recovered"], 1, "{serving}");
     echoes(&echo, b"taken over");
-    // The host comes back, with a serve that vouches that nobody serves: it stands by.
+    // The host comes back, with a `serve` that vouches that no host serves: `serve` stands by.
     let mut first = first;
     first.power_on();
     first.begin_as("serve", &server, &flags);

@@ -12,7 +12,7 @@ use e2e::servers::{SERVER_PORT, test_server_at};
 use lab::Host;
 use serde_json::Value;
 
-/// Each host of a pair says which the other one is.
+/// Each host of a pair names the other host.
 #[test]
 fn pair_hosts_are_named() {
     let mut pair = Pair::with_test_server("takeover-named");
@@ -33,7 +33,7 @@ fn pair_hosts_are_named() {
     for (server, other) in [(&pair.first, &second), (&pair.second, &first)] {
         is_at(&Value::from(server.outlive("status", &[]).stdout), other);
     }
-    // A connection is taken up: without one nobody is taken over from.
+    // Only with a connection to recover there is a former host to name.
     let stream = pair.scene.connect_to(addresses()[0]);
     talks(&stream, "before");
     pair.fail_over(FailOver::PowerOff);
@@ -47,7 +47,7 @@ fn pair_hosts_are_named() {
     pair.stop();
 }
 
-/// One host, one logger, two services: what dies is the host.
+/// A host, a logger, two services: the host dies.
 #[test]
 fn all_services_of_host_are_taken_over() {
     let mut pair = Pair::with_test_server("takeover-several");
@@ -79,7 +79,7 @@ fn all_services_of_host_are_taken_over() {
     for stream in &clients {
         talks(stream, "afterwards");
     }
-    // One of them goes back, and the other stays.
+    // A service goes back, and the other service stays.
     pair.change_places();
     serves.power_on();
     serves.begin_as("standby", &server, &flags);
@@ -103,7 +103,7 @@ fn all_services_of_host_are_taken_over() {
     drop((logger, scene));
 }
 
-/// Nothing has to be restored, and the server starts slowly: new clients wait.
+/// No connection has to be restored, and the server starts slowly: new clients wait.
 #[test]
 fn starting_host_refuses_no_client() {
     let mut gate = None;
@@ -161,7 +161,7 @@ fn ipv6_address_is_usable_at_once() {
     let host = pair.second.host().clone();
     host.sysctl("net.ipv6.conf.eth0.accept_dad", "1")
         .expect("a setting");
-    // This host does look for duplicates, where it is not told otherwise.
+    // By default this host detects duplicate addresses.
     run(&host, "ip address add fd00::99/64 dev eth0");
     let other = state_of(&host, "fd00::99").expect("it is there");
     assert!(other.contains("tentative"), "{other}");

@@ -13,8 +13,8 @@ use lab::Output;
 
 /// For how long, in seconds; `make soak` says more.
 const SECONDS_VARIABLE: &str = "OUTLIVE_STREAM_SECONDS";
-/// What the client reads in a second. More than a few seconds' worth does not fit between it and the
-/// server: until then the server is at it.
+/// Bytes that the client reads in a second. Buffers between server and client hold only a few seconds' worth: until
+/// then the server still sends.
 const BYTES_PER_SECOND: usize = 1 << 20;
 /// Between two hosts.
 const HOST_CHANGE_INTERVAL: Duration = Duration::from_secs(2);
@@ -69,7 +69,7 @@ fn long_download_survives_host_after_host() {
     assert!(moves >= seconds / 10, "only {moves} moves");
     assert_same_bytes("download", &content, &fs::read(&got).expect("a file"));
     assert_untouched(recording, 1);
-    // Whoever comes announces it, though the download may be over.
+    // Each new holder announces the address, even after the end of the download.
     speakers.finish().assert_one_at_a_time(&holders);
     pair.stop();
 }

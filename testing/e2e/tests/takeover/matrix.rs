@@ -1,9 +1,9 @@
 //! Failures times phases: the outcome for the service, and no visible failure for clients.
 //!
-//! Each failure has its own pair of hosts and logger. The failure happens while clients are in all phases, or with
-//! `OUTLIVE_PHASES=alone` (`make soak`) once in each phase, on the host that serves then. Clients get the same bytes
-//! as without the failure; no connection sees an end that the run without the failure does not have; and in each epoch
-//! a single host speaks.
+//! Each failure has its own pair of hosts and logger. The failure happens while clients are in all phases. With
+//! `OUTLIVE_PHASES=alone` (`make soak`) the failure happens once in each phase, on the host that serves then. Clients
+//! get the same bytes as without the failure; no connection sees an end that the run without the failure does not
+//! have; and in each epoch a single host speaks.
 //!
 //! Not simulated: a machine whose boot clock stops while the machine runs. The lease of that machine would be too
 //! long; docs/internals/leases.md does not promise that case. Hosts of a lab share the kernel's clocks. Changes of the
@@ -23,36 +23,36 @@ use lab::{Direction, Host, Mac, Signal};
 
 use crate::phases::{Moment, PHASES, Phase, Stage, over};
 
-/// What becomes of the service.
+/// The outcome for the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// The standby serves, and what served stands by when it can.
+    /// The standby serves. The former host stands by, if possible.
     TakenOver,
-    /// Who serves goes on, and nobody asks for the epoch.
+    /// The host that serves continues, without a request for the epoch.
     Stays,
-    /// Nobody may speak while it lasts: clients wait. Then one of the two goes on.
+    /// No host may send during the failure: clients wait. Then either host continues.
     Waits,
-    /// Either goes on, as it happens.
+    /// Either host continues.
     Either,
 }
 
-/// What goes wrong.
+/// A failure, and the expected outcome.
 struct Failure {
     strike: fn(&Pair),
-    /// What was wrong is right again. Not for a host that is off.
+    /// Ends the failure; no action for a host that is off.
     mend: fn(&Pair),
     outcome: Outcome,
 }
 
-/// How long a failure lasts where nobody takes over: longer than a logger may be silent, and than a lease.
+/// Duration of a failure without a takeover: longer than the tolerated silence of a logger, and than a lease.
 const FAILURE_DURATION: Duration = Duration::from_millis(1300);
 
-/// The service, and what has become of it.
+/// A pair of hosts during a row.
 struct Case {
     pair: Pair,
-    /// Connections that go through all of it.
+    /// Connections that live through all failures.
     witness: [TcpStream; 2],
-    /// Who was to speak, one after the other.
+    /// The hosts that should serve, in order.
     holders: Vec<Mac>,
 }
 
@@ -60,12 +60,12 @@ fn mac(one: &Protected) -> Mac {
     one.host().mac("eth0").expect("it has one")
 }
 
-/// Whether each phase has its own failure.
+/// Whether each phase has a failure of its own.
 fn alone() -> bool {
     std::env::var_os("OUTLIVE_PHASES").is_some_and(|value| value == "alone")
 }
 
-/// One row of the matrix.
+/// A row of the matrix.
 fn row(name: &str, failure: &Failure) {
     let pair = Pair::with_test_server(name);
     let speakers = Speakers::listen(&pair.scene.client, &addresses());
@@ -81,7 +81,7 @@ fn row(name: &str, failure: &Failure) {
         holders,
     };
     let mut silences = Vec::new();
-    // Each alone takes its time.
+    // A phase alone takes its time.
     let at_once = if alone() { 1 } else { PHASES.len() };
     for phases in PHASES.chunks(at_once) {
         let names: Vec<&str> = phases.iter().map(|phase| phase.name).collect();
@@ -105,14 +105,14 @@ fn row(name: &str, failure: &Failure) {
 }
 
 impl Case {
-    /// Who serves now has a lease, or its answer would not come.
+    /// The answer proves that the host which serves has a lease.
     fn testify(&self) {
         for stream in &self.witness {
             echoes(stream, b"I am here");
         }
     }
 
-    /// The failure, once, of whoever serves now. Tells when nobody may have spoken.
+    /// Strikes the host that serves, once. Returns the time of required silence, if any.
     fn strike(&mut self, failure: &Failure, phases: &[Phase]) -> Option<(Duration, Duration)> {
         let pair = &self.pair;
         let before = Counts::of(pair);
@@ -188,7 +188,7 @@ fn flap(pair: &Pair) {
     }
 }
 
-/// A test for each row, so that a failure names it.
+/// A test for each row: the test's name tells the failure.
 macro_rules! matrix {
     ($($name:ident: $outcome:ident, $strike:expr, $mend:expr;)*) => {
         $(#[test]

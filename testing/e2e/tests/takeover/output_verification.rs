@@ -9,7 +9,7 @@ use e2e::pair::{FailOver, Pair, addresses, at_addresses};
 use e2e::servers;
 use lab::Signal;
 
-/// Of the greeting, which differs behind that. More than is recorded of it.
+/// Offset in the greeting at which greetings differ: beyond the recorded part.
 const DIFFERENCE_OFFSET: usize = 300_000;
 const COMMAND_REPLY: &[u8] = b"250 OK\r\n";
 
@@ -21,7 +21,8 @@ struct Case {
     heard: usize,
 }
 
-/// A client has heard the greeting, and has had its commands executed, each when the one before was answered.
+/// A client has received the greeting, and the server has executed the client's commands, each after the answer to
+/// the command before.
 fn begun(label: &str, greeting: &str) -> Case {
     let pair = Pair::new(label, |scene| {
         at_addresses(
@@ -102,7 +103,7 @@ fn differing_long_response_is_detected_by_request() {
     pair.stop();
 }
 
-/// The digest of all before a turn is with the logger before the client has the answer, and so is the answer's head.
+/// The logger has the hash of all output before a turn, and the head of the answer, before the client has the answer.
 #[test]
 fn equal_output_reports_verified_bytes() {
     let mut case = begun("compared-same", "0815");
@@ -118,8 +119,8 @@ fn equal_output_reports_verified_bytes() {
     case.pair.stop();
 }
 
-/// The link has room for the first bytes of a segment alone; the ring, with the rest, dies with its host. The record
-/// then has the end of this answer and the beginning of the next in one piece.
+/// The link has room only for the first bytes of a segment; the ring, with the rest, dies with the host. Then the
+/// record has the end of this answer and the beginning of the next in a single piece.
 #[test]
 fn date_behind_recorded_prefix_is_ignored() {
     let mut pair = Pair::new("compared-date", |scene| {

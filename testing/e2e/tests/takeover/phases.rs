@@ -10,20 +10,20 @@ use e2e::exchange::{Exchange, echoes, end, talks};
 use e2e::pair::{addresses, lease};
 use e2e::{EVENT_TIMEOUT, Scene, assert_same_bytes, pattern};
 
-/// How far it is.
+/// Progress of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
     /// The clients begin.
     Begin,
-    /// All are ready: it may happen.
+    /// All clients are ready for the failure.
     Ready,
-    /// It has happened.
+    /// The failure has happened.
     Struck,
     /// Clients are served again.
     Over,
 }
 
-/// How far it is, for those that wait for it.
+/// Progress of a failure, for waiting clients.
 #[derive(Debug)]
 pub(crate) struct Moment {
     /// And how many are not ready yet.
@@ -32,7 +32,7 @@ pub(crate) struct Moment {
 }
 
 impl Moment {
-    /// Of so many groups of clients.
+    /// For this many groups of clients.
     pub(crate) fn new(groups: usize) -> Self {
         Self {
             stage: Mutex::new((Stage::Begin, groups)),
@@ -45,7 +45,7 @@ impl Moment {
         self.changed.notify_all();
     }
 
-    /// One group is ready.
+    /// A group is ready.
     fn ready(&self) {
         let mut now = self.stage.lock().expect("whole");
         now.1 -= 1;
@@ -66,8 +66,8 @@ impl Moment {
     }
 }
 
-/// What clients do. Each makes its connections, so many, and ends them: what comes before and after the
-/// words that it expects would be noticed.
+/// The work of clients. Each phase makes `connections` connections, and ends them. Clients notice bytes before or
+/// after the expected bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Phase {
     pub(crate) name: &'static str,
@@ -98,13 +98,12 @@ pub(crate) const PHASES: [Phase; 4] = [
     },
 ];
 
-/// After so long a lease is over, and whatever was still under way.
+/// After this time a lease has expired, with all segments that were in flight.
 pub(crate) fn over() -> Duration {
     lease() + Duration::from_millis(100)
 }
 
-/// Connections that are there and have not said a word, and connections that are being made: before,
-/// while it happens, and while nobody answers.
+/// Silent connections, and new connections: before the failure, during the failure, and while no host answers.
 fn set_up(scene: &Scene, moment: &Moment) {
     let silent: Vec<TcpStream> = addresses()
         .into_iter()
@@ -134,7 +133,7 @@ fn set_up(scene: &Scene, moment: &Moment) {
     }
 }
 
-/// Much to the client, much to the server, and to and fro. The last rests when it happens.
+/// A large download, a large upload, and an echo. The echo rests during the failure.
 fn transfer(scene: &Scene, moment: &Moment) {
     let uploads = Exchange {
         download: 0,
@@ -174,7 +173,7 @@ fn transfer(scene: &Scene, moment: &Moment) {
     });
 }
 
-/// What is read at a time, and how long a client rests after that.
+/// Bytes of a read, and a client's pause after each read.
 const PIECE_BYTES: usize = 16 << 10;
 const READ_INTERVAL: Duration = Duration::from_millis(4);
 
@@ -185,7 +184,7 @@ fn compare(stream: &TcpStream, expected: &[u8]) {
     }
 }
 
-/// Nothing is under way. Afterwards they go on where they were.
+/// No data is in flight. Connections continue after the failure.
 fn idle(scene: &Scene, moment: &Moment) {
     let both = addresses();
     let talk = both.map(|to| scene.connect_to(to));
@@ -199,8 +198,8 @@ fn idle(scene: &Scene, moment: &Moment) {
     }
     moment.ready();
     moment.wait(Stage::Struck);
-    // These wait for nobody who serves. But a host that is cut off from the logger alone goes on until its
-    // lease is over, and no answer of that time can be compared.
+    // These clients wait for no host. But a host that is cut off from the logger alone serves until the lease
+    // expires, and answers of that time cannot be compared.
     thread::sleep(over());
     thread::scope(|scope| {
         for stream in &early {
@@ -217,8 +216,8 @@ fn idle(scene: &Scene, moment: &Moment) {
     }
 }
 
-/// The client has closed, and the server has something left to say; the server has closed, and the
-/// client has not; both do, just before and after it happens.
+/// A client has closed, and the server has data left to send; the server has closed, and the client has not; both
+/// close, just before and after the failure.
 fn close(scene: &Scene, moment: &Moment) {
     let both = addresses();
     let stamp = format!("{:?}", Instant::now()).replace(|c: char| !c.is_ascii_digit(), "");

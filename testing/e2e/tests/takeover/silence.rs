@@ -11,20 +11,20 @@ use e2e::servers::{SERVER_PORT, nginx_at};
 use e2e::{EVENT_TIMEOUT, assert_same_bytes, pattern};
 use lab::Output;
 
-/// What the client reads in a second.
+/// Bytes that the client reads in a second.
 const BYTES_PER_SECOND: usize = 1 << 20;
-/// Linux gives a connection up after `tcp_retries2` (15) probes, one each half a second.
+/// Linux gives up a connection after `tcp_retries2` (15) probes, at intervals of half a second.
 const GIVE_UP_TIME: Duration = Duration::from_millis(15 * 500);
 
 #[test]
 fn download_survives_minutes_of_silence() {
-    // A logger without its memory might take the standby for the host that serves.
+    // A logger without a log might take the standby for the host that serves.
     let log = tempfile::tempdir().expect("a directory");
     let memory = ["--dir", &log.path().to_string_lossy()];
     let mut pair = Pair::with("takeover-silence", &memory, &[], |scene| {
         nginx_at(scene, addresses().to_vec())
     });
-    // Else the client has so much that it opens its window, and is heard, all the time.
+    // With a larger buffer the client would have data left, and would send window updates all the time.
     let client = &pair.scene.client;
     client
         .sysctl("net.ipv4.tcp_rmem", "4096 131072 131072")

@@ -15,7 +15,7 @@ use e2e::servers::{SERVER_PORT, test_server_at};
 use e2e::{EVENT_TIMEOUT, Seed};
 use lab::Signal;
 
-/// So slow that clients are at work in each part: a part waits for leases.
+/// A pace at which clients are at work in each part: a part waits for leases.
 const CLIENT_PACE: Duration = Duration::from_millis(40);
 
 /// A part of an upgrade, while clients are at work.

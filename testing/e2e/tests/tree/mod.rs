@@ -14,13 +14,13 @@ use e2e::EVENT_TIMEOUT;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A directory, and what is kept for it.
+/// A directory, and the speculations of its daemon.
 pub(crate) struct Tree(TempDir);
 
 impl Tree {
     pub(crate) fn new() -> Self {
         e2e::handle_signals();
-        // Not in `/tmp`, which would be concealed as a whole.
+        // Not in `/tmp`: `/tmp` would be concealed as a whole.
         Self(TempDir::new_in("/var/lib").expect("a directory"))
     }
 
@@ -46,7 +46,7 @@ impl Tree {
         self.outlive(arguments).output().expect("outlive")
     }
 
-    /// It has to be done, and says this.
+    /// The command must succeed; returns the output.
     pub(crate) fn done(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         let errors = String::from_utf8_lossy(&output.stderr);
@@ -54,7 +54,7 @@ impl Tree {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// It has to be refused, and says why.
+    /// The command must be refused; returns the reason.
     pub(crate) fn refused(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(!output.status.success(), "{arguments:?}");
@@ -70,7 +70,7 @@ impl Tree {
         serde_json::from_str(&self.done(&["list", "--json"])).expect("a list")
     }
 
-    /// The process that keeps them.
+    /// The daemon of the tree.
     pub(crate) fn daemon_pid(&self) -> Option<String> {
         let keep = format!("keep\0--tree\0{}\0", self.path().display());
         let processes = fs::read_dir("/proc").expect("processes").flatten();
@@ -94,14 +94,14 @@ impl Tree {
 
 impl Drop for Tree {
     fn drop(&mut self) {
-        // Whatever has failed is told, and nothing else.
+        // After a failure only the failure is printed.
         if thread::panicking() {
             return;
         }
         for one in self.all() {
             let _ = self.run(&["abort", one["name"].as_str().expect("a name")]);
         }
-        // Who kept them ends, and its mounts are gone.
+        // The daemon ends, and the mounts are gone.
         wait_until("nobody keeps anything", || self.daemon_pid().is_none());
     }
 }
