@@ -70,6 +70,7 @@ impl Session {
             | Request::InUse { .. }
             | Request::Follow { .. }
             | Request::Claim(_)
+            | Request::GiveUp { .. }
             | Request::Lease(_) => {
                 vec![Response::Error {
                     code: ErrorCode::BadRequest,
@@ -99,7 +100,6 @@ impl Session {
             Request::TellImage { .. }
             | Request::CommitImage { .. }
             | Request::DropImage
-            | Request::GiveUp { .. }
             | Request::ReadImage { .. } => self.image(request).into_iter().collect(),
             Request::Statistics => {
                 let mut answers = rpc.answer(&mut self.ingest, request);

@@ -106,3 +106,23 @@ fn what_makes_no_sense_on_a_link_is_refused() {
         );
     }
 }
+
+/// Without an answer the asker would wait.
+#[test]
+fn release_of_a_service_on_an_attached_stream_is_refused() {
+    let mut link = Link::new(AckPolicy::EachBatch, 1);
+    let request = Request::GiveUp {
+        service: "web".into(),
+    };
+    let answers = link.ask(&request);
+    assert!(
+        matches!(
+            &answers[..],
+            [Response::Error {
+                code: protocol::control::ErrorCode::BadRequest,
+                ..
+            }]
+        ),
+        "{answers:?}"
+    );
+}
