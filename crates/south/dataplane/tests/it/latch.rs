@@ -232,7 +232,12 @@ fn a_thread_that_leaves_is_not_its_process_but_one_that_ends_it_is() {
     let (_, events) = run("os._exit(0)");
     assert_eq!((events, watched.gated()), (vec![], false));
     let (pid, events) = run("threading.Thread(target=lambda: os._exit(3)).start(); time.sleep(20)");
-    assert_eq!(events, [exited(pid, 3)]);
+    // Two threads that end on two processors at once may both tell the death: `serve` takes the first event alone.
+    assert!(matches!(events.len(), 1 | 2), "{events:?}");
+    assert!(
+        events.iter().all(|event| *event == exited(pid, 3)),
+        "{events:?}"
+    );
     assert!(watched.gated());
 }
 
