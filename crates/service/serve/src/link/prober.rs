@@ -1,30 +1,30 @@
-//! Is the logger there, and how large may a packet to it be?
+//! Prober: is the logger there, and how large may a packet to the logger be?
 //!
-//! Small PROBEs are answered as long as the logger lives. At first, and when large ones are not
-//! answered any more, PROBEs of all sizes in question go out at once, and the largest that is
-//! answered decides: the path is known after one round trip, and no ICMP has to be believed
-//! (RFC 8899 calls this a search by datagrams of the packetization layer).
+//! The logger answers small PROBEs as long as the logger lives. At first, and when large PROBEs are not answered any
+//! more, PROBEs of all possible sizes go out at once, and the largest answered size decides. The path MTU is known
+//! after a single round trip, and no ICMP has to be believed (RFC 8899 calls this a search by datagrams of the
+//! packetization layer).
 
 use std::{collections::BTreeMap, time::Duration};
 
 use protocol::link::{KeySet, LinkKeys, PROBE_LEN, Probe, ProbeKind};
 
-/// Sizes of IP packets that paths usually carry, bytes: jumbo frames, Ethernet, PPPoE and tunnels, the
-/// least of IPv6, and what each host must take.
+/// Sizes of IP packets that paths usually carry, bytes: jumbo frames, Ethernet, PPPoE and tunnels, the minimum of IPv6,
+/// and the size that each host must accept.
 const SIZES: [u16; 11] = [
     9_000, 8_952, 4_352, 1_500, 1_492, 1_460, 1_420, 1_400, 1_360, 1_280, 576,
 ];
-/// The loopback carries more, but the kernel puts no headers before a longer packet that is not to be
-/// cut (`SKB_MAX_ALLOC`: 16 KiB less what it keeps with it).
+/// The loopback carries more. But the kernel puts no headers before a longer packet that must not be fragmented
+/// (`SKB_MAX_ALLOC`: 16 KiB less the kernel's own part).
 const LONGEST: u16 = 16_000;
 /// How long the largest may take to be answered, and how often all are sent meanwhile.
 const SEARCH: Duration = Duration::from_millis(400);
-/// One probe of so many is of full size, once the size is known ...
+/// Of this many probes, a single probe has full size, once the size is known ...
 const FULL_EVERY: u64 = 10;
-/// ... and when so many in a row are not answered, while small ones are, it has changed.
+/// ... and when this many full probes in a row are not answered, while small probes are, the path MTU has changed.
 const FULL_LOST: u32 = 3;
 
-/// The conversation of probes with one logger.
+/// Exchange of probes with a logger.
 #[derive(Debug)]
 pub(crate) struct Prober {
     keys: LinkKeys,
@@ -33,12 +33,12 @@ pub(crate) struct Prober {
     /// Headers of IP and UDP.
     overhead: u16,
     counter: u64,
-    /// What was asked and not answered: when, and of which size.
+    /// Probes without an answer: time and size.
     outstanding: BTreeMap<u64, (Duration, u16)>,
     next_at: Duration,
     answered_at: Duration,
-    /// When the first probe went out that could have been answered since. While we are busy and ask
-    /// nothing, nobody is silent.
+    /// Time of the first unanswered probe since the last answer. While `serve` is busy and sends no probes, no logger
+    /// counts as silent.
     unanswered: Option<Duration>,
     answered: u64,
     round_trip: Option<Duration>,
@@ -145,7 +145,7 @@ impl Prober {
         self.unanswered = None;
     }
 
-    /// What is to be sent now.
+    /// Probes that are due now.
     pub(crate) fn due(&mut self, now: Duration) -> Vec<Vec<u8>> {
         if now < self.next_at {
             return Vec::new();
@@ -170,7 +170,7 @@ impl Prober {
             .collect()
     }
 
-    /// A datagram came. Tells whether the largest packet is another one now.
+    /// Handles a datagram. Returns whether the path MTU has changed.
     pub(crate) fn on_datagram(&mut self, datagram: &[u8], now: Duration) -> bool {
         let Ok(probed) = Probe::decode(ProbeKind::Probed, datagram, &self.answers) else {
             return false; // an acknowledgement that nobody took, or a stranger's
@@ -192,7 +192,7 @@ impl Prober {
         self.mtu != before
     }
 
-    /// One more, at once: whoever has just learned of the link sees the way.
+    /// An extra probe, at once: a data plane that has just learned of the link sees the route.
     pub(crate) fn probe_now(&mut self, now: Duration) -> Vec<u8> {
         self.probe(0, now)
     }
@@ -212,7 +212,7 @@ impl Prober {
         datagram
     }
 
-    /// End the search if it has found all that can be found.
+    /// End the search if the result cannot improve.
     fn settle(&mut self, now: Duration) {
         let Some(search) = &self.search else { return };
         let complete = search.sizes.first() == Some(&search.answered);
@@ -222,7 +222,7 @@ impl Prober {
         }
     }
 
-    /// What is not answered after a while was lost: if of full size, that is noted.
+    /// Old unanswered probes are lost: losses of full size are counted.
     fn forget_unanswered(&mut self, now: Duration) {
         let old = now.saturating_sub(self.interval * 20);
         let full = self.mtu.filter(|_| self.search.is_none());

@@ -11,7 +11,7 @@ const ASK_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes since the last barrier after which the next barrier does not wait for [`ASK_INTERVAL`].
 const ASK_BYTES: usize = UNCONFIRMED_BYTES / 8;
 
-/// The frames that were sent, oldest first, in pieces as the logger was sent them.
+/// The sent frames, oldest first, in the pieces that were sent.
 #[derive(Debug, Default)]
 pub(super) struct UnconfirmedFrames {
     pieces: VecDeque<Vec<u8>>,

@@ -43,7 +43,7 @@ impl Unseen {
         self.found
     }
 
-    /// A program has seen this connection, and there was no room for it.
+    /// A program has seen this connection, and the map of flows was full.
     pub(super) fn add_refused(&mut self, key: FlowKey) {
         if self.without_room.len() < REFUSED_KEYS_MAX {
             self.without_room.insert(key, false);
