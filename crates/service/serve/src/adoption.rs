@@ -138,7 +138,7 @@ fn take_over(
     plane.adopt_latch()?;
     sysctl_backup::keep(lock.directory(), &plane)?;
     let (logger, kept) = match &config.link {
-        Some(_) => (setup::remote_logger(config, instance, &plane)?, true), // it will say
+        Some(_) => (setup::remote_logger(config, instance, &plane)?, true), // the logger will report losses
         None => match LoggerClient::adopt(config) {
             Some(client) => {
                 // Up to here the new programs have written the old version, and the logger has read all of the old

@@ -62,7 +62,7 @@ pub fn clean(
     let bpffs = mounts::bpffs(lock.directory())?;
     let host_name = run_dir.host_name(name);
     if let Err(error) = remove_rest(&lock, &bpffs, &host_name, kill, &mut cleaned) {
-        bpffs.leave(); // what is pinned in it goes on protecting what was not removed
+        bpffs.leave(); // the pinned programs go on protecting the rest
         return Err(error);
     }
     drop(bpffs);

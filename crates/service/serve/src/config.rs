@@ -114,7 +114,7 @@ pub struct ServeConfig {
     /// The server keeps no state across connections. When no client is connected and the record has this size in bytes,
     /// server and record start again.
     pub renew_at: Option<u64>,
-    /// Where replays begin.
+    /// Start of replays: the connection's beginning, or the last unanswered request.
     pub replay: ReplayMode,
     /// Extent of the comparison.
     pub verify: Verify,
@@ -126,13 +126,13 @@ pub struct ServeConfig {
     pub limits: LoggerLimits,
     /// Largest number of connections protected at a time.
     pub max_connections: u32,
-    /// How long connections wait for a server that does not come back.
+    /// Time that connections wait for a server that does not come back.
     pub give_up_after: Duration,
     /// Deaths during a connection's replay after which the connection is reset.
     pub quarantine_after: u32,
     /// Time from the request to stop until the server must have ended.
     pub grace: Duration,
-    /// How the programs are attached.
+    /// Way in which the programs are attached.
     pub attach: AttachMode,
     /// The record is kept on another machine.
     pub link: Option<LinkConfig>,

@@ -34,7 +34,7 @@ const MAX_BACKLOG: usize = 4 << 20;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ask", deny_unknown_fields)]
 pub enum Question {
-    /// How is the service?
+    /// Status of the service.
     Status {
         /// With every connection.
         #[serde(default)]

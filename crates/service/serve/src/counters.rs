@@ -42,7 +42,7 @@ pub struct EventCounters {
     pub pauses: Histogram,
     /// The steps of the last recovery, each from the death, milliseconds.
     pub last_ms: BTreeMap<String, f64>,
-    /// How long checkpoints took that were made, seconds.
+    /// Durations of completed checkpoints, seconds.
     #[serde(rename = "checkpoints_s", default)]
     pub checkpoints: Histogram,
     /// Bytes of the record before and after the last checkpoint.
@@ -190,7 +190,7 @@ const fn cause_name(cause: &Cause) -> &'static str {
     }
 }
 
-/// Why connections are reset.
+/// Reasons of connection resets.
 pub(crate) const LOST: [&str; 18] = [
     "unprotected",
     "no_record",

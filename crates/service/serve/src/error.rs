@@ -39,7 +39,7 @@ pub enum ServeError {
         "{given} addresses exceed the limit of {MOST_ADDRESSES} (each port of a range counts): run two services"
     )]
     TooManyAddresses {
-        /// How many were given.
+        /// Number of given addresses.
         given: usize,
     },
     /// The address is not on this host.

@@ -139,7 +139,7 @@ impl Writer {
         };
         let about = file.metadata()?;
         if about.nlink() == 0 {
-            file = open(&self.directory)?; // somebody has removed it
+            file = open(&self.directory)?; // the file was removed
         } else if about.len() >= self.most {
             fs::rename(self.directory.join(FILE), self.directory.join(ROTATED_FILE))?;
             file = open(&self.directory)?;

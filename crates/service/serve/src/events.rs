@@ -51,7 +51,7 @@ pub enum Event {
     },
     /// The server listens for the first time: connections are protected from now on, or as soon as a logger answers.
     Protecting {
-        /// Where.
+        /// Addresses of the server.
         addresses: Vec<String>,
         /// Missing part; `None`: everything is present.
         awaits: Option<Awaits>,
@@ -71,12 +71,12 @@ pub enum Event {
     Unprotected {
         /// Both ends of the connection, or the connection's number if the ends are not known any more.
         connection: String,
-        /// Why.
+        /// Reason of the loss of protection.
         reason: String,
     },
     /// The server has open connections that no program sees.
     Unseen {
-        /// How many.
+        /// Number of unseen connections.
         connections: usize,
         /// An example of such a connection.
         example: String,
@@ -88,7 +88,7 @@ pub enum Event {
     },
     /// A logger on another machine is in use: connections are recorded there.
     LoggerInUse {
-        /// Where.
+        /// Address of the logger.
         logger: String,
     },
     /// No logger answers.
@@ -102,7 +102,7 @@ pub enum Event {
     },
     /// A logger answers again: new connections are protected.
     LoggerBack {
-        /// Which.
+        /// Address of the logger.
         logger: String,
         /// Open connections that are recorded again from the next request on.
         waiting: usize,
@@ -111,7 +111,7 @@ pub enum Event {
     },
     /// A connection that had lost the record is recorded again, from this request on.
     ProtectionResumed {
-        /// Which.
+        /// Both ends of the connection.
         connection: String,
     },
     /// The logger was started again without the records.
@@ -123,7 +123,7 @@ pub enum Event {
     StandbyStarted {
         /// The other's epoch.
         epoch: u32,
-        /// Which, if that is known.
+        /// Name of the other host, if known.
         host: Option<String>,
     },
     /// The server is started on this host, too, and replays the input of the server on the other host.
@@ -138,7 +138,7 @@ pub enum Event {
     },
     /// The replica is of no use: this host would take over with a replay from the beginning.
     ReplicaDropped {
-        /// Why.
+        /// Reason of the drop.
         reason: String,
         /// Time until the next start of a replica, milliseconds; `None`: no start while this host is a standby.
         retry_ms: Option<u64>,
@@ -166,7 +166,7 @@ pub enum Event {
     Superseded {
         /// The other's epoch.
         epoch: u32,
-        /// Which, if that is known.
+        /// Name of the other host, if known.
         host: Option<String>,
     },
     /// The service is handed over to the standby, with the connections.
@@ -177,33 +177,33 @@ pub enum Event {
         record_bytes: u64,
         /// Size of the image, bytes.
         image_bytes: u64,
-        /// How much of the record was there and is not needed any more, bytes.
+        /// Bytes of the record that were present and are not needed any more.
         released_bytes: u64,
-        /// How much there is that was recorded meanwhile, bytes.
+        /// Bytes recorded meanwhile.
         left_bytes: u64,
         /// Time to make and try the image while the server went on, milliseconds.
         took_ms: u64,
     },
     /// No image of the server could be made. The record remains unchanged.
     CheckpointFailed {
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
     /// The input of a server with state is no longer recorded. The server goes on, and would not be rebuilt.
     RecordingStopped {
-        /// Why.
+        /// Reason of the stop.
         reason: String,
-        /// How large the record is that is of no use now, bytes.
+        /// Size of the record, which is of no use now, bytes.
         record_bytes: u64,
     },
     /// No client is connected: a server that keeps no state across connections is restarted with an empty record.
     RecordReset {
-        /// How large the record has become, bytes.
+        /// Size of the record before the reset, bytes.
         record_bytes: u64,
     },
     /// The server could not be started.
     StartFailed {
-        /// Why.
+        /// Reason of the failure.
         reason: String,
         /// Time until the next try, milliseconds.
         retry_ms: u64,
@@ -212,7 +212,7 @@ pub enum Event {
     OperatorRequest {
         /// The request.
         request: Request,
-        /// Who.
+        /// The user who ran the command.
         by: Requester,
     },
     /// The rest of a service whose `serve` was killed was removed.
@@ -232,7 +232,7 @@ pub enum Event {
     ServerExited,
     /// The server is being stopped.
     Stopping {
-        /// By which signal to us.
+        /// Number of the signal to `serve`.
         signal: i32,
     },
     /// The server has the state back, and some of the upstream connections.

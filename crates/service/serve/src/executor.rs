@@ -73,7 +73,7 @@ impl Service {
             Action::ListConnections => self.list_connections()?,
             Action::Expect { flow } => {
                 if let Err(error) = self.expect(flow) {
-                    self.recovery.no_record(flow); // or its splice would follow
+                    self.recovery.no_record(flow); // or a splice would follow
                     return Err(error);
                 }
             }
@@ -223,7 +223,7 @@ impl Service {
         }
         let summaries = self.ask_logger(|logger| logger.summaries())?;
         if summaries.is_none() && self.awaits_logger() {
-            self.late = late; // until it answers
+            self.late = late; // until the logger answers
             return Ok(());
         }
         let records = Records::of(&summaries.unwrap_or_default());
@@ -293,7 +293,7 @@ impl Service {
             }
         }
         match self.resources.plane.splice(key, flow, point) {
-            Err(DataplaneError::Control { .. }) => Ok(()), // gone: its SYN would be a stranger's
+            Err(DataplaneError::Control { .. }) => Ok(()), // gone: the SYN would belong to no flow
             Err(error) => Err(error.into()),
             Ok(()) => {
                 if let Some(digest) = self.recovery.compared_first(flow) {

@@ -31,7 +31,7 @@ impl Burst {
         }
     }
 
-    /// When something is to be sent next.
+    /// Time of the next announcement.
     pub(crate) fn due(&self) -> Option<Duration> {
         SCHEDULE.get(self.sent).map(|at| self.began + *at)
     }

@@ -109,7 +109,7 @@ impl Instance {
         self.stored.begun
     }
 
-    /// Which of the service's sessions that was: [`protocol::control::Request::InUse`].
+    /// Number of the service's session in which this logger was in use: [`protocol::control::Request::InUse`].
     pub(crate) fn session(&self) -> u64 {
         self.stored.session
     }

@@ -299,7 +299,7 @@ impl LeaseClient {
     }
 
     fn wake(&self) {
-        let _ = (&self.wake).write(&[0]); // a full pipe wakes it as well
+        let _ = (&self.wake).write(&[0]); // a full pipe wakes the thread as well
     }
 }
 
@@ -377,7 +377,7 @@ struct RenewalThread {
     logger: Granting,
     client: Option<LoggerClient>,
     connect_at: Duration,
-    /// When the logger was heard last, or connected to.
+    /// Time of the last message of the logger, or of the connection.
     answered_at: Duration,
 }
 

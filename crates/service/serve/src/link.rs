@@ -45,11 +45,11 @@ use crate::{
 
 /// Interval between probes of a logger that answers.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
-/// How often all loggers are tried when none answers.
+/// Interval between tries of all loggers while no logger answers.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long keys are used.
+/// Lifetime of the link keys.
 const REKEY: Duration = Duration::from_secs(3600);
-/// How often the key file is looked at.
+/// Interval between looks at the key file.
 const KEY_FILE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// MTU until a size is known: every IPv6 host accepts this size.
 const LEAST_MTU: u16 = 1280;
@@ -99,7 +99,7 @@ pub(crate) struct Link {
     retry_at: Duration,
     /// Loggers tried since a logger was in use, or since all loggers were tried.
     tried: usize,
-    /// Why each could not be reached, as last reported.
+    /// Why each logger could not be reached, as last reported.
     refused: Vec<Option<Refused>>,
     /// The operator knows that there is no logger.
     is_loss_reported: bool,
@@ -227,7 +227,7 @@ impl Link {
         self.claimed.as_deref()
     }
 
-    /// By which number loggers know the service.
+    /// Number of the instance at loggers.
     pub(crate) fn instance(&self) -> u64 {
         self.request.attach.instance
     }
@@ -326,7 +326,7 @@ impl Link {
         }))
     }
 
-    /// How many probes the programs have seen.
+    /// The programs have seen this many probes.
     pub(crate) fn observe_probes(&mut self, probes: u32, now: Duration) {
         if let Some(session) = &mut self.session {
             let answered = session.prober.answered();
@@ -349,7 +349,7 @@ impl Link {
         }
     }
 
-    /// How long the logger has been silent; `None`: no logger is attached to.
+    /// Silence of the logger; `None`: no logger is attached.
     pub(crate) fn silence(&self, now: Duration) -> Option<Duration> {
         let session = self.session.as_ref()?;
         Some(session.prober.silence(now))
@@ -444,7 +444,7 @@ impl Link {
         self.events.pop_front()
     }
 
-    /// When [`Self::poll`] has something to do by itself.
+    /// Time of the next action of [`Self::poll`] without input.
     pub(crate) fn due_at(&self) -> Duration {
         let probe = self.session.as_ref().map(|session| session.prober.due_at());
         let dial = (self.needs_dial()).then_some(self.retry_at);

@@ -47,7 +47,7 @@ use crate::{
 /// The hidden verb by which our own binary becomes the logger process.
 pub const LOGGER_VERB: &str = "logger-process";
 
-/// How long an answer may take before the logger process counts as dead.
+/// Time for an answer before the logger process counts as dead.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// [`ANSWER_TIMEOUT`] while no connection is protected yet: on a busy machine a process may start slowly. The end of
@@ -159,7 +159,7 @@ impl LoggerClient {
         let directory = config.run_dir.service(&config.name);
         reader_lock::end_holder(&directory)?;
         let at = directory.join(SOCKET);
-        let _ = std::fs::remove_file(&at); // of one that is dead
+        let _ = std::fs::remove_file(&at); // of a dead logger process
         let listener = UnixListener::bind(&at).doing("make a socket for the logger")?;
         let binary = supervise::own_binary().doing("find our own binary")?;
         let mode = match config.replay {
@@ -300,7 +300,7 @@ impl LoggerClient {
         key_file: &Path,
         patience: Duration,
     ) -> Result<Self, ServeError> {
-        let keys = KeyRing::load(key_file)?; // they may have been changed
+        let keys = KeyRing::load(key_file)?; // the file may have changed
         Self::dial(at, keys.first(), patience)
     }
 
@@ -327,7 +327,7 @@ impl LoggerClient {
         }
     }
 
-    /// Tells the versions that this program speaks, and waits for the versions of the logger.
+    /// Sends the versions that this program supports, and waits for the versions of the logger.
     fn open(mut stream: Stream) -> Result<Self, ServeError> {
         stream.write(&Opening::of(Role::Asks).encode())?;
         let mut decoder = Decoder::at_opening(VERSIONS);
@@ -393,7 +393,7 @@ impl LoggerClient {
     pub(crate) fn listen(&mut self) -> Result<(), ServeError> {
         self.stream.listen(&mut self.decoder)?;
         while let Some(response) = self.decoder.pull()? {
-            let _ = self.note(response); // nothing was asked
+            let _ = self.note(response); // no request is open
         }
         Ok(())
     }
@@ -653,7 +653,7 @@ impl LoggerClient {
         let until = Instant::now() + ANSWER_TIMEOUT;
         while matches!(child.try_wait(), Ok(None)) {
             if Instant::now() >= until {
-                return self.kill(); // it hangs, or somebody has stopped it
+                return self.kill(); // hung, or stopped by a signal
             }
             std::thread::sleep(EXIT_POLL_INTERVAL);
         }

@@ -363,7 +363,7 @@ impl North {
         self.memory.give_up();
     }
 
-    /// How large the record is.
+    /// Size of the record.
     pub(crate) fn record_bytes(&self) -> u64 {
         self.memory
             .processes()

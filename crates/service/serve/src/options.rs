@@ -31,7 +31,7 @@ struct Options {
     ring: u32,
     max_connections: u32,
     link: bool,
-    /// Who grants that this host serves.
+    /// Logger that grants leases.
     granted_by: Option<SocketAddr>,
     crash_on_any_failure: bool,
     #[serde(default)]

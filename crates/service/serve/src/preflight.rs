@@ -35,10 +35,10 @@ pub struct Finding {
     /// The condition does not hold, and `serve` begins nevertheless, with a warning.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub warning: bool,
-    /// Of a condition without which `serve` does not begin: the party at fault, and whether time helps.
+    /// For a condition without which `serve` does not begin: the party at fault, and whether waiting helps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
-    /// Of a condition that does not hold: the code.
+    /// For a condition that does not hold: the code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<&'static str>,
     /// The version of the schema.

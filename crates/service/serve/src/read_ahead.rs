@@ -22,7 +22,7 @@ impl ReadAhead {
         bytes.get(skip..end)
     }
 
-    /// How much to ask for, when a piece of `len` bytes is wanted.
+    /// Bytes to request when a replay needs a piece of `len` bytes.
     pub(crate) fn worth_asking(&self, flow: FlowId, len: u32) -> u32 {
         let room = self.0.len() < CONNECTIONS_MAX || self.0.contains_key(&flow);
         if room {

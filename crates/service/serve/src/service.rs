@@ -1,4 +1,4 @@
-//! The loop of one service.
+//! The loop of a service.
 
 use std::{collections::BTreeMap, path::Path, sync::mpsc, time::Duration};
 
@@ -47,7 +47,7 @@ enum Next {
     Go { acted: bool },
 }
 
-/// How the service ended.
+/// Ending of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// A signal asked for the stop.
@@ -344,7 +344,7 @@ impl Service {
                 return Ok(ending);
             }
             if !restored && self.should_stop() {
-                return Ok(Ending::Stopped); // nobody was served
+                return Ok(Ending::Stopped); // no client was served
             }
             if !restored {
                 self.start_first()?;

@@ -16,7 +16,7 @@ pub(crate) const FIRST_START: &str = "first_start";
 /// Present state of a service.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
-    /// Of the schema of this, and of events.
+    /// Version of the schema of the status and of events.
     pub version: u32,
     /// Name of the service.
     pub service: String,
@@ -157,7 +157,7 @@ pub struct CommitStatus {
     pub iterations: u64,
     /// Number of waits for the logger.
     pub waits: u64,
-    /// How long, milliseconds, all together.
+    /// Total wait, milliseconds.
     pub waited_ms: f64,
 }
 

@@ -138,7 +138,7 @@ impl VirtualAddresses {
         Ok(Some(brought_up))
     }
 
-    /// When there is something to do.
+    /// Time of the next action.
     pub(crate) fn due(&self) -> Duration {
         let burst = self.burst.due();
         burst.map_or(self.hold_at, |due| due.min(self.hold_at))
@@ -167,7 +167,7 @@ impl VirtualAddresses {
         for ip in &self.ips {
             match present.iter().find(|one| one.ip == *ip) {
                 Some(one) if is_managed(one, number) => {}
-                Some(_) => continue, // somebody has made it his own
+                Some(_) => continue, // the address was made permanent
                 None => gone.push(*ip),
             }
             self.host

@@ -11,7 +11,7 @@ use crate::{clock, event_log::EventLog};
 /// An event with time and place.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EventRecord {
-    /// Of the schema.
+    /// Version of the schema.
     pub version: u32,
     /// Microseconds since 1970.
     pub time_unix_us: u64,
@@ -59,7 +59,7 @@ pub fn begins() {
     PROCESS_START_US.get_or_init(clock::wall);
 }
 
-/// When this process has begun.
+/// Start of this process.
 fn run() -> u64 {
     *PROCESS_START_US.get_or_init(clock::wall)
 }

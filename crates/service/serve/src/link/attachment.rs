@@ -37,7 +37,7 @@ impl Link {
             .is_some_and(|key| key != first);
         if stale && self.dial_attempt.is_none() && now >= self.retry_at {
             self.next = self.session.as_ref().map_or(0, |session| session.logger);
-            self.retry_at = now + RETRY; // if it does not know the new key yet
+            self.retry_at = now + RETRY; // if the logger does not know the new key yet
             self.start_dial(now);
         }
     }
@@ -225,7 +225,7 @@ impl Link {
         inherit: bool,
     ) -> Result<DialAttempt, ServeError> {
         let at = self.config.loggers[logger];
-        self.reload_keys(); // it may have read its own a moment ago
+        self.reload_keys(); // the logger may have read the file a moment ago
         let attach = Attach {
             udp_port,
             inherit,

@@ -27,7 +27,7 @@ const LEAST: Duration = Duration::from_secs(1);
 
 /// An attempt under way.
 pub(super) struct DialAttempt {
-    /// Which of the loggers.
+    /// Index of the logger.
     pub(super) logger: usize,
     result: mpsc::Receiver<Result<AttachedLogger, ServeError>>,
     /// Closed when a result is there.

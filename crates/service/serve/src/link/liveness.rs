@@ -72,7 +72,7 @@ impl Link {
         match client.rekey() {
             Ok(keys) => {
                 session.set_keys(keys, now);
-                session.prober.search(mtu_of(&session.socket), now); // it may be larger now
+                session.prober.search(mtu_of(&session.socket), now); // the MTU may be larger now
                 self.events.push_back(LinkEvent::Settings);
             }
             Err(error) => self.broken(&error, now),

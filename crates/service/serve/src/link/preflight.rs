@@ -58,7 +58,7 @@ pub(crate) fn check(at: SocketAddr, key_file: &Path) -> Result<String, ServeErro
     let mut buffer = [0; 2048];
     while prober.mtu().is_none() && clock::now().saturating_sub(begin) < PREFLIGHT_TIMEOUT {
         for probe in prober.due(clock::now()) {
-            let _ = socket.send(&probe); // too long for our own interface: it is not answered
+            let _ = socket.send(&probe); // too long for the interface: no answer
         }
         while let Ok(len) = socket.recv(&mut buffer) {
             prober.on_datagram(&buffer[..len], clock::now());

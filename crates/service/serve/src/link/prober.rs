@@ -113,22 +113,22 @@ impl Prober {
         self.mtu
     }
 
-    /// How long the last answer took.
+    /// Round-trip time of the last answer.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
         self.round_trip
     }
 
-    /// How many were answered.
+    /// Number of answered probes.
     pub(crate) fn answered(&self) -> u64 {
         self.answered
     }
 
-    /// When something is to be sent or to be looked at.
+    /// Time of the next probe or the next check.
     pub(crate) fn due_at(&self) -> Duration {
         self.next_at
     }
 
-    /// How long no question was answered.
+    /// Time since the first unanswered probe.
     pub(crate) fn silence(&self, now: Duration) -> Duration {
         self.unanswered
             .map_or(Duration::ZERO, |since| now.saturating_sub(since))
@@ -173,7 +173,7 @@ impl Prober {
     /// Handles a datagram. Returns whether the path MTU has changed.
     pub(crate) fn on_datagram(&mut self, datagram: &[u8], now: Duration) -> bool {
         let Ok(probed) = Probe::decode(ProbeKind::Probed, datagram, &self.answers) else {
-            return false; // an acknowledgement that nobody took, or a stranger's
+            return false; // a stray acknowledgement, or a foreign datagram
         };
         let Some((at, size)) = self.outstanding.remove(&probed.counter) else {
             return false; // answered already, or too late

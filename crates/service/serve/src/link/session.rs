@@ -108,7 +108,7 @@ impl Session {
         self.rekey_at = now + REKEY;
     }
 
-    /// How long a necessary part of a logger in use has been missing.
+    /// Time for which a necessary part of a logger in use has been missing.
     pub(super) fn missing(&self, now: Duration) -> Duration {
         let disconnected = self
             .disconnected

@@ -29,7 +29,7 @@ const UNWRITTEN_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// Time after which records in use by another host are believed to belong to that host.
 const TAKEN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long loggers that do not answer are waited for, once each was asked; `None`: for ever.
+/// Wait for loggers that do not answer, once each logger was asked; `None`: for ever.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SurveyTimeouts {
     /// If none has answered.
@@ -38,7 +38,7 @@ pub(crate) struct SurveyTimeouts {
     pub(crate) some: Duration,
 }
 
-/// How far all are.
+/// Progress of all loggers.
 pub(crate) struct Survey {
     candidates: Vec<Candidate>,
     since: Duration,

@@ -19,7 +19,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// How much there is of this process's, bytes.
+    /// Bytes of this process's stream.
     pub(crate) fn length(&self, process: u32) -> u64 {
         let mut all = self.streams.iter();
         all.find(|(number, _)| *number == process)
@@ -30,7 +30,7 @@ impl Streams {
 /// Reply of a logger about an image in transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ImageReply {
-    /// Of this record, and with this number.
+    /// Number of the record, and number of the image.
     pub(crate) image: (u64, u64),
     pub(crate) state: ImageState,
 }
@@ -184,7 +184,7 @@ impl LoggerClient {
         })
     }
 
-    /// Of these connections the instream before there is needed no more.
+    /// Drop the instream before these positions, which no replay needs any more.
     pub(crate) fn release(
         &mut self,
         mut places: Vec<(FlowId, SeqNumber)>,

@@ -50,7 +50,7 @@ impl Stream {
         })
     }
 
-    /// How long an answer may take from now on.
+    /// Sets the longest silence while an answer is due.
     pub(super) fn set_patience(&mut self, patience: Duration) -> io::Result<()> {
         if let Kind::Local(socket) = &self.kind {
             socket.set_read_timeout(Some(patience))?;

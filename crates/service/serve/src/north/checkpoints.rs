@@ -33,7 +33,7 @@ pub(super) struct Checkpoints {
     pub(super) uploads: Uploads,
     /// The sandbox in which the server starts from an image.
     room: Option<Sandbox>,
-    /// How often that has failed.
+    /// Number of failures.
     failures: u32,
     /// Length of the record at the beginning of the last checkpoint, and the time of the beginning.
     begun: (u64, Duration),

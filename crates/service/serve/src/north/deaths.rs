@@ -22,7 +22,7 @@ pub(super) enum Crash {
 pub(super) enum Culprit {
     /// The last input that the first process read, at this position of the record.
     Words(u64),
-    /// Whatever has killed this child.
+    /// The crash of this child, whatever the cause.
     Child(u32),
 }
 
@@ -69,7 +69,7 @@ impl North {
         }
         if forgets && !Self::has_clients(flows) {
             self.lose()?;
-            self.is_lost = false; // there is nothing that anybody could miss
+            self.is_lost = false; // no client can miss any state
             return Ok(Ok(()));
         }
         self.replays = true;
@@ -89,7 +89,7 @@ impl North {
         self.files.let_go();
         self.logger_copy.other_version = None;
         OtherVersion::remove(self.memory_mount.path()).doing(RECORD)?;
-        self.memory.release().doing(RECORD)?; // the next one needs room
+        self.memory.release().doing(RECORD)?; // the next record needs memory
         // A record of another version may have been in the same memory until now.
         if let Err(error) = self.memory_mount.resize(mount_bytes(self.bytes)) {
             tracing::warn!(%error, "the room for the record keeps its size");
@@ -172,7 +172,7 @@ pub(crate) struct Quarantined {
     clients: BTreeSet<Ends>,
     /// That child, which is not begun again.
     pub(crate) child: Option<u32>,
-    /// How often.
+    /// Number of crashes.
     pub(crate) deaths: u32,
 }
 

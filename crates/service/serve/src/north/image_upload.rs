@@ -158,7 +158,7 @@ impl Uploads {
     /// The logger has said something of an image.
     fn on_reply(&mut self, reply: ImageReply) -> Uploaded {
         let Some(upload) = self.now.as_mut().filter(|one| one.of == reply.image) else {
-            return Uploaded::NotYet; // of one that nobody waits for any more
+            return Uploaded::NotYet; // an upload that was given up
         };
         match reply.state {
             ImageState::There(bytes) => {
@@ -190,7 +190,7 @@ impl Uploads {
         if let Some(upload) = &self.now {
             let known = there.image.map(|image| (here.record, image.number));
             if Some(upload.of) == known {
-                return self.is_there(); // and its answer was lost
+                return self.is_there(); // the answer was lost
             }
             if upload.of.0 == here.record {
                 return Uploaded::NotYet;
@@ -274,7 +274,7 @@ impl North {
 
     fn noted(&self, uploaded: Uploaded) -> Uploaded {
         if let Uploaded::Never(_) = uploaded {
-            self.memory.logger_is_full(); // or what is said waits for ever
+            self.memory.logger_is_full(); // or output would wait for ever
         }
         uploaded
     }

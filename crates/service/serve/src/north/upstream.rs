@@ -190,7 +190,7 @@ impl Upstream {
     ) -> io::Result<Outgoing> {
         let mut told = Outgoing::default();
         let mut known = HashSet::new();
-        self.held.extend(self.unknown.drain()); // of an incarnation that did not come so far
+        self.held.extend(self.unknown.drain()); // of an incarnation that died earlier
         for (process, one) in std::mem::take(&mut self.passed) {
             let which = (process, one.position.serial);
             let mut socket = self.held.remove(&which);
@@ -199,7 +199,7 @@ impl Upstream {
                 end(held);
             }
             if one.position.is_closed {
-                continue; // what was still to be said the kernel says
+                continue; // the kernel sends the rest
             }
             match socket {
                 Some(socket) => {

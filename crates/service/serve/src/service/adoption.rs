@@ -40,7 +40,7 @@ impl Service {
             };
             self.unprotect_all(reason)?;
         }
-        self.bring_addresses_up()?; // they are, if nobody took them down
+        self.bring_addresses_up()?; // usually still up
         self.reach_logger()?;
         let flows = self.resources.plane.flows()?;
         let open = flows.iter().filter(|(_, flow)| flow.closed_ns == 0);

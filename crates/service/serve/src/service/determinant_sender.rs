@@ -60,7 +60,7 @@ impl Service {
             };
             north.set_stable(&there.streams);
             if north.is_over() {
-                break; // which it knows now
+                break; // the logger knows now
             }
             let uploaded = north.compare_image(&there);
             self.handle_upload(uploaded)?;
@@ -68,7 +68,7 @@ impl Service {
                 break;
             };
             if north.is_over() {
-                continue; // which it does not know yet
+                continue; // the logger does not know yet
             }
             let Some((process, from, bytes)) = north.lacking(&heads, &there.streams)? else {
                 break;
@@ -77,13 +77,13 @@ impl Service {
             let tell =
                 |logger: &mut LoggerClient| logger.send_determinants(record, process, from, bytes);
             if there.edition.is_none() || self.ask_logger(tell)?.is_none() {
-                break; // it has no room
+                break; // no memory at the logger
             }
         }
         Ok(())
     }
 
-    /// When the processes may speak.
+    /// Output that waits for the logger.
     pub(super) fn hold(&self) -> Hold {
         match &self.config.link {
             None => Hold::Never,

@@ -124,7 +124,7 @@ impl Service {
             self.poll_clearing()?;
             self.poll_lost_events()?;
             if self.recovery.stage() == Stage::Starting && self.listens()? {
-                self.recovery.listening(now); // the kernel's word of it was lost
+                self.recovery.listening(now); // the kernel's event was lost
             }
             self.check_listeners()?;
             self.show_status();

@@ -57,7 +57,7 @@ impl From<ReplicaError> for ReplicationError {
 }
 
 impl Service {
-    /// One step of the replication on a hot standby. A failure never ends the standby.
+    /// A step of the replication on a hot standby. A failure never ends the standby.
     pub(super) fn replicate(&mut self) -> Result<(), ServeError> {
         let position = self.resources.lease.as_ref().map(LeaseClient::position);
         let Some(position) = position.filter(|position| position.stands_by.is_some()) else {
@@ -233,7 +233,7 @@ impl Service {
         Ok(())
     }
 
-    /// Ends the replica, if there is one.
+    /// Ends the replica, if present.
     pub(super) fn stop_replica(&mut self) -> Result<(), ServeError> {
         match self.hot_replica.replica.take() {
             Some(replica) => {

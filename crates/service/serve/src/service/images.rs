@@ -30,7 +30,7 @@ impl Service {
     /// Tell the logger more of the image that goes there.
     pub(super) fn upload_image(&mut self) -> Result<(), ServeError> {
         if self.resources.logger.client().is_none() {
-            return Ok(()); // one that is there again is told from the beginning
+            return Ok(()); // a logger that is back gets the image from the beginning
         }
         match self.north.as_mut().map(North::image_message) {
             None => Ok(()),

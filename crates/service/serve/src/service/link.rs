@@ -53,7 +53,7 @@ impl Service {
                 return Err(ServeError::AddressClaimed(why.to_owned()));
             }
             if link.is_out_of_reach() {
-                break; // and the policy says what that means
+                break; // the policy decides the consequence
             }
             self.await_loggers(None)?;
         }
@@ -104,7 +104,7 @@ impl Service {
             LinkEvent::Attached => self.greet_logger(),
             LinkEvent::Up { kept } => self.logger_up(kept),
             LinkEvent::Emptied => {
-                self.resumed.clear(); // it was another process that was told
+                self.resumed.clear(); // a dead process had these messages
                 let connections = self.unprotect_all(UnprotectedReason::LoggerLost)?;
                 self.emit(Event::LoggerRestarted { connections });
                 self.recovery.logger_restarted();

@@ -22,9 +22,9 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 /// Knowledge of the events that found no room.
 #[derive(Debug, Default)]
 pub(crate) struct LostEvents {
-    /// How many there were when the connections were looked at last.
+    /// Number of lost events at the last look at the connections.
     seen: u64,
-    /// How many were told, and when the next word may follow.
+    /// Number of reported losses, and time of the next possible warning.
     told: u64,
     say_at: Duration,
 }
@@ -35,7 +35,7 @@ impl LostEvents {
         self.told = lost;
     }
 
-    /// How many are to be told now.
+    /// Number of losses to report now.
     fn untold(&mut self, now: Duration) -> Option<u64> {
         let untold = self
             .seen
@@ -55,7 +55,7 @@ impl Service {
         let lost = self.resources.plane.counters()?.events_lost();
         if lost != self.lost_events.seen {
             self.reconcile_flows()?;
-            self.lost_events.seen = lost; // those that are lost from here on are found next time
+            self.lost_events.seen = lost; // later losses are found next time
         }
         if let Some(count) = self.lost_events.untold(clock::now()) {
             let count = Count(usize::try_from(count).unwrap_or(usize::MAX), "event");

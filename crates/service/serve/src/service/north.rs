@@ -127,7 +127,7 @@ impl Service {
         Ok(self.ask_logger(tell)?.is_some())
     }
 
-    /// A server without a record has nothing to replay.
+    /// The replay of a server without a record is over at once.
     pub(crate) fn north_started(&mut self) {
         if self.north.as_ref().is_some_and(|north| !north.replays()) {
             self.recovery.replayed(clock::now());
@@ -166,7 +166,7 @@ impl Service {
         }
     }
 
-    /// Has the server replayed its record?
+    /// Polls the record: end of the recording, warnings, end of the replay.
     pub(super) fn poll_north(&mut self) -> Result<(), ServeError> {
         let Some(north) = &mut self.north else {
             return Ok(());

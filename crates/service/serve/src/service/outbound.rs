@@ -28,7 +28,7 @@ impl Service {
             let north = self.north.as_mut();
             let is_heard = north.is_some_and(|north| north.answer(joining, joined));
             if let Some((key, flow)) = joined.filter(|_| !is_heard) {
-                let _ = self.resources.plane.abandon(key, flow); // it may be gone
+                let _ = self.resources.plane.abandon(key, flow); // the flow may be gone
             }
         }
         Ok(())
@@ -39,7 +39,7 @@ impl Service {
     pub(super) fn unjoin(&mut self) {
         let unnoted = self.north.as_mut().map(North::unjoin);
         for (key, flow) in unnoted.unwrap_or_default() {
-            let _ = self.resources.plane.abandon(key, flow); // it may be gone
+            let _ = self.resources.plane.abandon(key, flow); // the flow may be gone
         }
     }
 
@@ -67,7 +67,7 @@ impl Service {
         let is_unheard = is_unused(socket.as_fd()).unwrap_or(false);
         let is_joined = matches!(opened, Ok(true)) && is_unheard;
         if !is_joined {
-            let _ = self.resources.plane.abandon(key, id); // it may be gone
+            let _ = self.resources.plane.abandon(key, id); // the flow may be gone
         }
         opened.map(|_| is_joined.then_some((key, id)))
     }

@@ -118,7 +118,7 @@ impl Service {
         match self.recovery.stage() {
             _ if !self.readiness.has_begun() => false,
             Stage::Serving => false,
-            Stage::Starting => self.north.is_some(), // replays before it listens
+            Stage::Starting => self.north.is_some(), // replays before listening
             Stage::Clearing | Stage::Listing | Stage::Recovering => true,
         }
     }
@@ -126,7 +126,7 @@ impl Service {
     /// Says on which addresses the server does not listen, some time after the start.
     pub(super) fn check_listeners(&mut self) -> Result<(), ServeError> {
         if self.server.is_none() && !self.resources.cgroup.populated()? {
-            return Ok(()); // that it ends is told elsewhere
+            return Ok(()); // the end is reported elsewhere
         }
         let Some(waited) = self.readiness.due(clock::now()) else {
             return Ok(());

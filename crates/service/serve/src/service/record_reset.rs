@@ -89,7 +89,7 @@ impl Service {
         };
         let record_bytes = north.record_bytes();
         if record_bytes < self.record_reset.at {
-            self.record_reset.at = 0; // it has begun anew since
+            self.record_reset.at = 0; // the record was emptied since
         }
         let is_due = north.is_lost() || record_bytes >= self.record_reset.at.saturating_add(at);
         if !self.readiness.has_begun() || !is_due || self.is_connected()? {

@@ -240,7 +240,7 @@ impl Service {
         for (key, flow) in restored {
             self.send_to_client(key, flow, keepalive_probe)?;
         }
-        self.readiness.begins(); // it did
+        self.readiness.begins(); // the server has begun
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! The end of the service, when it is asked for.
+//! The end of the service on request.
 
 use std::{
     collections::BTreeSet,

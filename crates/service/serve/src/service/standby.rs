@@ -59,7 +59,7 @@ impl Service {
                 return Ok(Some(Ending::Stopped));
             }
             if position.superseded.is_some() {
-                return Ok(Some(Ending::Superseded)); // to begin again as another one
+                return Ok(Some(Ending::Superseded)); // to begin again as a new instance
             }
             if let Some(epoch) = position.epoch {
                 self.resources.instance.serves_in(epoch)?;

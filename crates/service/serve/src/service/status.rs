@@ -155,7 +155,7 @@ impl Service {
 }
 
 impl Service {
-    /// Another host serves, and the logger says so.
+    /// Another host serves, as the logger reports.
     pub(super) fn stands_by(&self) -> bool {
         let lease = self.resources.lease.as_ref();
         lease.is_some_and(|lease| lease.stands_by())

@@ -117,7 +117,7 @@ impl Model {
             Input::Pass(count) => self.pass(count),
             Input::ServerDies => {
                 self.uploads.stop_new();
-                self.compare(); // before the next one is started
+                self.compare(); // before the start of the next server
             }
             Input::ServeDies => {
                 self.uploads = Uploads::default();
