@@ -36,7 +36,7 @@ pub(crate) struct Adopted {
     pub(crate) server: Option<Server>,
     /// Recording was suspended for a while.
     pub(crate) record_expired: bool,
-    /// The logger process of this host was started anew, and has no record.
+    /// The logger process of this host was restarted, and has no record.
     pub(crate) has_new_logger: bool,
     /// The determinant log of the server.
     pub(crate) north: Option<North>,
@@ -138,7 +138,7 @@ fn take_over(
     plane.adopt_latch()?;
     sysctl_backup::keep(lock.directory(), &plane)?;
     let (logger, kept) = match &config.link {
-        Some(_) => (setup::remote_logger(config, instance, &plane)?, true), // the logger will report losses
+        Some(_) => (setup::remote_logger(config, instance, &plane)?, true), // the reply of the logger will show
         None => match LoggerClient::adopt(config) {
             Some(client) => {
                 // Up to here the new programs have written the old version, and the logger has read all of the old

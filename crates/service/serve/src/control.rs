@@ -372,7 +372,7 @@ pub fn ask(socket: &Path, question: Question, each: impl FnMut(&str) -> bool) ->
     exchange(stream, question, each, lives)
 }
 
-/// [`ask`] for a status without connections, with at most `patience` between lines of the answer.
+/// [`ask`] for a status without connections, with at most `patience` of silence.
 ///
 /// # Errors
 /// No `serve` answers at `socket` in this time, or the answer is no status.

@@ -93,7 +93,7 @@ pub enum ServeError {
         "cannot serve metrics on {address}: {error}; --metrics needs a free port and an address of this host"
     )]
     Metrics {
-        /// Where.
+        /// Address of the endpoint.
         address: SocketAddr,
         /// Error of the system.
         error: io::Error,
@@ -101,7 +101,7 @@ pub enum ServeError {
     /// Another program listens already.
     #[error("{owner}: stop that program first; outlive starts the server in a cgroup")]
     InUse {
-        /// Who.
+        /// The program that listens.
         owner: String,
     },
     /// Another service of this host has an address.
@@ -109,7 +109,7 @@ pub enum ServeError {
         "{address} is an address of the service {service}, which another outlive serve runs on this host (process {pid}): stop that service, or omit the address"
     )]
     AddressServed {
-        /// Which.
+        /// The common address.
         address: SocketAddr,
         /// The name of that service.
         service: String,
@@ -174,9 +174,9 @@ pub enum ServeError {
     /// The run directory cannot be used.
     #[error("cannot use {}: {source}", path.display())]
     RunDir {
-        /// Which.
+        /// Path of the run directory.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: io::Error,
     },
     /// The preloaded library cannot be in the server.
@@ -252,9 +252,9 @@ pub enum ServeError {
     /// A logger on another machine cannot be reached, or does not want us.
     #[error("the logger at {at}: {}", unreachable(at, error))]
     LoggerUnreachable {
-        /// Where.
+        /// Address of the logger.
         at: SocketAddr,
-        /// Why.
+        /// Failure of the connection.
         error: ChannelError,
     },
     /// The records belong to a service that was alive a moment ago.
@@ -294,7 +294,7 @@ pub enum ServeError {
     System {
         /// The attempted operation.
         what: &'static str,
-        /// Why.
+        /// Error of the system.
         source: io::Error,
     },
 }
@@ -320,7 +320,7 @@ pub enum Fault {
 }
 
 impl ServeError {
-    /// Of the server with this command.
+    /// The error about the server with this command.
     pub(crate) fn not_replayable(command: &[OsString], why: String) -> Self {
         let program = command.first().map(Path::new);
         let name = program.and_then(Path::file_name).unwrap_or_default();

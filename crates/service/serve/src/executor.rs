@@ -213,7 +213,7 @@ impl Service {
         Ok(())
     }
 
-    /// Connections whose handshakes were completed late, or whose clients were heard late.
+    /// Connections with a late handshake, or with a late answer of the client.
     pub(crate) fn late_connections(&mut self) -> Result<(), ServeError> {
         let late = std::mem::take(&mut self.late);
         // Earlier, late connections are part of the list.

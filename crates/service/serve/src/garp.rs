@@ -1,4 +1,4 @@
-//! When the neighbours are told of an address that has come to this host.
+//! Times at which an address that has come to this host is announced to the neighbours.
 
 use std::time::Duration;
 

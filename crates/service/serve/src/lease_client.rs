@@ -71,7 +71,7 @@ pub(crate) struct Hosts {
     pub(crate) serves: Option<String>,
     /// The standby, or the last standby.
     pub(crate) stands_by: Option<String>,
-    /// The version of determinants of the serving host; 0: the host tells none.
+    /// The version of determinants of the serving host; 0: unknown.
     pub(crate) determinants: u32,
 }
 
@@ -341,7 +341,7 @@ struct State {
 }
 
 impl Inner {
-    /// Have the data plane know until when we may speak.
+    /// Gives the data plane the end of the permission to send.
     fn enforce(&mut self) -> Result<(), ServeError> {
         self.enforced = false;
         let speech = if self.silenced {

@@ -173,7 +173,7 @@ impl Link {
         self.session.as_mut()?.client.as_mut()
     }
 
-    /// Something has gone wrong on the control stream.
+    /// The control stream has failed.
     pub(crate) fn broken(&mut self, why: &ServeError, now: Duration) {
         if let Some(session) = &mut self.session {
             session.client = None;
@@ -375,7 +375,7 @@ impl Link {
         Ok(())
     }
 
-    /// A barrier that an earlier conversation has not answered is asked for anew.
+    /// Repeats the request for a barrier that an earlier control stream has not answered.
     pub(crate) fn repeat_drain(&mut self, now: Duration) -> Result<(), ServeError> {
         self.draining.map_or(Ok(()), |token| self.drain(token, now))
     }

@@ -289,7 +289,7 @@ impl LoggerClient {
         }
     }
 
-    /// Digests are neither told nor asked for any more.
+    /// From now on digests are neither sent to the logger nor requested.
     pub(crate) fn without_digests(&mut self) {
         self.has_other_key = true;
     }
@@ -629,7 +629,7 @@ impl LoggerClient {
         self.send(&Request::InUse { session })
     }
 
-    /// May this host speak? The answer is said unasked.
+    /// Sends a lease request. The answer comes as a message.
     pub(crate) fn ask_for_lease(&mut self, request: LeaseRequest) -> Result<(), ServeError> {
         self.send(&Request::Lease(request))
     }
@@ -722,7 +722,7 @@ fn known<T>(answer: Result<T, ServeError>) -> Result<Option<T>, ServeError> {
     }
 }
 
-/// The operator says that the host which holds this service is gone for good. Answers the epoch that is over.
+/// The operator says that the host which holds this service is gone for good. Returns the epoch that is over.
 pub(crate) fn give_up(mut client: LoggerClient, service: &str) -> Result<u32, ServeError> {
     let service = service.to_owned();
     client.send(&Request::GiveUp { service })?;

@@ -248,7 +248,7 @@ impl Status {
         to.counters("outlive_record_refused_frames", Unit::None, help, refused)
     }
 
-    /// Of a server with state.
+    /// Metrics of a server with state.
     fn of_the_state(&self, to: &mut Families<'_>) -> fmt::Result {
         let help = "Size of the determinant log (--stateful)";
         let record = self.determinant_log_bytes.map(|bytes| (Vec::new(), bytes));

@@ -36,7 +36,7 @@ struct Options {
     crash_on_any_failure: bool,
     #[serde(default)]
     crash_on_main_alone: bool,
-    /// Of a server with state: in a tenth of a second, before any copy is left out.
+    /// Server with state: segments in a tenth of a second below which every segment is mirrored.
     #[serde(default)]
     copies: Option<u32>,
 }

@@ -359,7 +359,7 @@ pub(crate) fn pass_first(config: &ServeConfig) -> Result<(), ServeError> {
     pass(&first(config))
 }
 
-/// May `serve` begin a service anew?
+/// May `serve` begin a new service?
 ///
 /// # Errors
 /// The first reason against a start.

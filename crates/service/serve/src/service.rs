@@ -285,8 +285,8 @@ impl Service {
         }
         self.control.reply(&self.events, None);
         self.control.close();
-        // After a failure, without any clients, or with another host that serves, another host or `serve` needs the
-        // records.
+        // Records at a remote logger are useless only after a regular end. After a failure, before any client was
+        // served, or when another host serves, the records are still needed.
         let ended = matches!(result, Ok(Ending::Stopped | Ending::Ended))
             || refused && self.resources.lease.is_none();
         let over = ended && self.resources.instance.has_begun();

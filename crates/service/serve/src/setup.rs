@@ -54,7 +54,7 @@ impl Resources {
         let bpffs = match mounts::bpffs(lock.directory()) {
             Ok(bpffs) => bpffs,
             Err(error) => {
-                // Of a service that runs all stays.
+                // A running service keeps everything.
                 if !Instance::is_begun_in(lock.directory()) {
                     lock.remove();
                 }

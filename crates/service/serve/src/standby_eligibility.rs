@@ -166,7 +166,7 @@ fn host(config: &ServeConfig) -> Result<u64, ServeError> {
     Ok(hasher.finish())
 }
 
-/// Of the network card on which the addresses come and go.
+/// Link-layer address of the network card on which the addresses come and go.
 fn mac(device: &str) -> Result<Option<[u8; 6]>, ServeError> {
     let interfaces = ethernet_interfaces()?;
     let interface = interfaces.iter().find(|one| one.name == device);

@@ -167,7 +167,7 @@ impl VirtualAddresses {
         for ip in &self.ips {
             match present.iter().find(|one| one.ip == *ip) {
                 Some(one) if is_managed(one, number) => {}
-                Some(_) => continue, // the address was made permanent
+                Some(_) => continue, // the address has another owner now
                 None => gone.push(*ip),
             }
             self.host

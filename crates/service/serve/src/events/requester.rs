@@ -1,4 +1,4 @@
-//! Who asks for something.
+//! The requester of an operation.
 
 use std::{fmt, fs, process};
 

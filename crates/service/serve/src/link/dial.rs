@@ -37,7 +37,7 @@ pub(super) struct DialAttempt {
 /// Parts of the request to a logger.
 #[derive(Debug, Clone)]
 pub(crate) struct AttachRequest {
-    /// Whose addresses these are; not by who only looks.
+    /// Claim of the addresses; a check of a logger has none.
     pub(crate) claim: Option<Claim>,
     /// Request to keep the records.
     pub(crate) attach: Attach,

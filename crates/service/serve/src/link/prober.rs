@@ -17,7 +17,8 @@ const SIZES: [u16; 11] = [
 /// The loopback carries more. But the kernel puts no headers before a longer packet that must not be fragmented
 /// (`SKB_MAX_ALLOC`: 16 KiB less the kernel's own part).
 const LONGEST: u16 = 16_000;
-/// How long the largest may take to be answered, and how often all are sent meanwhile.
+/// Longest search without an answer to the largest probe. All sizes are sent again after a quarter of this time, or
+/// after a probe interval if shorter.
 const SEARCH: Duration = Duration::from_millis(400);
 /// Of this many probes, a single probe has full size, once the size is known ...
 const FULL_EVERY: u64 = 10;
@@ -94,7 +95,7 @@ impl Prober {
         self.keys = keys;
     }
 
-    /// Find out anew how large a packet may be.
+    /// Start a new search for the path MTU.
     pub(crate) fn search(&mut self, link_mtu: u32, now: Duration) {
         let most = u16::try_from(link_mtu).unwrap_or(LONGEST).min(LONGEST);
         let mut sizes: Vec<u16> = SIZES.into_iter().filter(|size| *size < most).collect();
@@ -212,7 +213,7 @@ impl Prober {
         datagram
     }
 
-    /// End the search if the result cannot improve.
+    /// End the search when the largest size was answered, or the time of the search is over.
     fn settle(&mut self, now: Duration) {
         let Some(search) = &self.search else { return };
         let complete = search.sizes.first() == Some(&search.answered);

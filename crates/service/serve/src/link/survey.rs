@@ -103,7 +103,7 @@ impl Survey {
         Ok(known || (tried && !patient))
     }
 
-    /// Whose answers are awaited.
+    /// Descriptors of the open attempts.
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         let watched = self.candidates.iter().filter_map(|one| match &one.state {
             State::Now(dialing, _) => Some(dialing.as_fd()),

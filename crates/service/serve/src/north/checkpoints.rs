@@ -63,7 +63,7 @@ impl Checkpoints {
         self.uploads.stop_new();
     }
 
-    /// The server begins anew, without any.
+    /// The server starts without an image.
     pub(super) fn forget(&mut self) -> Result<(), ServeError> {
         self.images.forget()?;
         self.begun = (0, clock::now());

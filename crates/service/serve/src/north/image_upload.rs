@@ -42,11 +42,11 @@ pub(crate) enum Uploaded {
     NotYet,
     /// The logger has the new image: the image replaces the record here, too.
     New(Box<NewImage>),
-    /// The logger has begun anew, and has the image again.
+    /// The logger had lost the records, and has the image again.
     Again,
     /// The upload failed, and the image is no checkpoint.
     Failed(String),
-    /// The logger has begun anew, and cannot have the image again.
+    /// The logger has lost the records, and cannot get the image again.
     Never(String),
 }
 
@@ -155,7 +155,7 @@ impl Uploads {
         }
     }
 
-    /// The logger has said something of an image.
+    /// Handles the logger's reply about an image.
     fn on_reply(&mut self, reply: ImageReply) -> Uploaded {
         let Some(upload) = self.now.as_mut().filter(|one| one.of == reply.image) else {
             return Uploaded::NotYet; // an upload that was given up

@@ -105,7 +105,7 @@ impl North {
         self.logger_copy.add(self.memory.record(), &streams)
     }
 
-    /// An earlier `serve` knew that: whatever was about to be said may have been.
+    /// Only the earlier `serve` knew the logger's copy: all output that was about to leave may have left.
     pub(super) fn assume_logger_has_all(&mut self) {
         let streams = self.streams(Memory::last_output);
         self.logger_copy.begin(self.memory.record(), &streams);
@@ -162,7 +162,7 @@ mod tests {
     fn logged_bytes_are_missing_until_logged_again() {
         let mut told = LoggerCopy::default();
         assert_eq!(told.add(1, &[(0, 150)]), [(0, 150)]);
-        // The logger has begun anew, and has the image.
+        // The logger has lost the records, and has the image.
         assert_eq!(told.add(1, &[(0, 100)]), [(0, 150)]);
         assert_eq!(told.add(1, &[(0, 200)]), [(0, 200)]);
         assert_eq!(told.add(2, &[]), []);

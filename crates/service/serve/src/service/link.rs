@@ -104,7 +104,7 @@ impl Service {
             LinkEvent::Attached => self.greet_logger(),
             LinkEvent::Up { kept } => self.logger_up(kept),
             LinkEvent::Emptied => {
-                self.resumed.clear(); // a dead process had these messages
+                self.resumed.clear(); // the dead process had these requests
                 let connections = self.unprotect_all(UnprotectedReason::LoggerLost)?;
                 self.emit(Event::LoggerRestarted { connections });
                 self.recovery.logger_restarted();

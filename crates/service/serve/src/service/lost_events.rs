@@ -74,7 +74,7 @@ impl Service {
         Ok(())
     }
 
-    /// The same for a service that was found running, whatever was lost.
+    /// Looks at the flows of an adopted service, with or without lost events.
     pub(super) fn reconcile_events(&mut self) -> Result<(), ServeError> {
         let lost = self.resources.plane.counters()?.events_lost();
         self.reconcile_flows()?;

@@ -71,7 +71,7 @@ impl Service {
         }
     }
 
-    /// Answers a restart whose server did not come up in time.
+    /// Answers a restart request after which the server did not come up in time.
     pub(crate) fn fail_restart(&mut self) {
         if std::mem::take(&mut self.record_reset.is_asked_for) {
             let waited = self.config.give_up_after.as_secs_f64();

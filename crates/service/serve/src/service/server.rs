@@ -107,7 +107,7 @@ impl Service {
         Ok(())
     }
 
-    /// Processes that were killed, and wait in the kernel for something else, keep all clients waiting: that is said.
+    /// Warns of killed processes that wait in the kernel: such processes keep all clients waiting.
     pub(super) fn poll_clearing(&mut self) -> Result<(), ServeError> {
         let now = clock::now();
         if self.recovery.stage() != Stage::Clearing {
@@ -168,7 +168,7 @@ impl Service {
                 let reason = "the main process of the server has ended and left others, whose deaths are no crashes with --crash-on=main: nothing is masked any more. Keep the server in the foreground, or leave that option out";
                 self.warn(Code::MainProcessLeft, reason);
             }
-            // Usually the kernel has told us already.
+            // Usually an event of the kernel has come before.
             if exit.is_failure() && self.recovery.stage() != Stage::Clearing {
                 self.died(cause_of_exit(pid, exit), clock::now());
                 self.execute()?;

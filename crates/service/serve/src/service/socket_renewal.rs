@@ -39,7 +39,7 @@ impl Renewal {
         }
     }
 
-    /// Returns whether the thread hears.
+    /// Returns whether the thread receives.
     fn recovered(&self) -> bool {
         let thread = self.0.as_ref();
         thread.is_some_and(|thread| thread.send(()).is_ok())

@@ -278,7 +278,7 @@ impl Service {
         Ok(())
     }
 
-    /// Whatever the kernel still has of the service's connections would speak when this host serves
+    /// Destroys all sockets of the service's connections: the kernel would send from the sockets when this host serves
     /// again, if not before.
     pub(super) fn destroy_all_sockets(&self) -> Result<(), ServeError> {
         let opened = opened_by_server(&self.resources.plane.flows()?);
