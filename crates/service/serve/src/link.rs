@@ -402,7 +402,7 @@ impl Link {
         for _ in 0..ROUNDS {
             let queued = self.client().map(|client| client.queued());
             let accepts = queued.is_some_and(|queued| self.frames.accepts_more(queued));
-            // Without a logger that may come back, the frames are safe in the ring.
+            // While the logger is absent and may come back, the frames are safe in the ring.
             if !accepts && !discard {
                 break;
             }

@@ -5,8 +5,7 @@
 //! logger commits the image in a single step, and reports the commit. After a death before the commit, the record is
 //! unchanged, here and at the logger. After a death between the logger's commit and the commit here, this host has the
 //! image before and all determinants since, and the logger has the new image and the determinants since. Both make the
-//! same server. Determinants that an image replaces exist only in the image, and are therefore not dropped at either
-//! end before the image is there.
+//! same server. Neither end drops determinants before the image is there: afterwards only the image has their effect.
 
 use checkpoint::{Image, Pack};
 use protocol::control::Request;
