@@ -1,10 +1,9 @@
-//! Taking over a service whose `serve` has died: by a bug, by somebody's hand, or because a new version
-//! is to run it.
+//! Adoption of a service whose `serve` has died: by a bug, by a kill, or in order to run a new version.
 //!
-//! The programs in the kernel, the server in its cgroup and the logger have gone on without us. What
-//! they know is all there is: the flows and the server's incarnation are in the maps, the records are the
-//! logger's, and what happened meanwhile is in the ring of events. If the server has died meanwhile,
-//! or was being recovered, that is a crash to recover from, like one in any stage of a recovery.
+//! The programs in the kernel, the server in a cgroup and the logger went on without a `serve`. Their state is all
+//! there is: the flows and the server's incarnation are in the maps, the records are at the logger, and meanwhile
+//! events are in the event ring. If the server has died meanwhile, or a recovery was under way, this is a crash to
+//! recover from, like a crash in any stage of a recovery.
 
 use protocol::mirror;
 use rustix::process::Pid;
@@ -33,18 +32,18 @@ use crate::{
 /// How the service was found.
 pub(crate) struct Adopted {
     pub(crate) plane_state: Life,
-    /// Its main process, if that lives.
+    /// The server with the main process, if that process is alive.
     pub(crate) server: Option<Server>,
-    /// Nothing was recorded for a while.
+    /// Recording was suspended for a while.
     pub(crate) record_expired: bool,
-    /// The logger process of this host was started anew, and has no record.
+    /// The logger process of this host was restarted, and has no record.
     pub(crate) has_new_logger: bool,
-    /// Its server's own record.
+    /// The determinant log of the server.
     pub(crate) north: Option<North>,
 }
 
 impl Adopted {
-    /// Leave it for whoever comes next.
+    /// Leave the service for the next `serve`.
     pub(crate) fn leave(self) {
         if let Some(north) = self.north {
             north.leave();
@@ -52,7 +51,7 @@ impl Adopted {
     }
 }
 
-/// Take over what is pinned there. If that fails everything stays as it was.
+/// Adopt the pinned service. If the adoption fails, everything stays as before.
 pub(crate) fn adopt(
     config: &ServeConfig,
     lock: Lock,
@@ -128,9 +127,9 @@ fn take_over(
     };
     let (mut plane, plane_state) = adoption.complete()?;
     let expired = clock::now().saturating_sub(plane_state.heartbeat) >= HEARTBEAT_TIMEOUT;
-    // From here on nothing passes unseen any more.
+    // From here on the programs see every packet.
     plane.heartbeat()?;
-    // If its end was asked for, then of somebody who is dead; we are asked to go on.
+    // An earlier request to stop came from a dead `serve`; this `serve` is to continue.
     plane.stopping(false)?;
     plane.shares_with(sysctl_backup::of_other_services(lock.directory()));
     for interface in interfaces {
@@ -139,10 +138,11 @@ fn take_over(
     plane.adopt_latch()?;
     sysctl_backup::keep(lock.directory(), &plane)?;
     let (logger, kept) = match &config.link {
-        Some(_) => (setup::remote_logger(config, instance, &plane)?, true), // it will say
+        Some(_) => (setup::remote_logger(config, instance, &plane)?, true), // the reply of the logger will show
         None => match LoggerClient::adopt(config) {
             Some(client) => {
-                // Until here, our programs have written as those before, and the logger has read all of that.
+                // Up to here the new programs have written the old version, and the logger has read all of the old
+                // programs' frames.
                 plane.set_mirror_version(client.mirror_version)?;
                 (Logger::Local(client), true)
             }
@@ -150,7 +150,7 @@ fn take_over(
         },
     };
     let lease = standby_eligibility::go_on(config, instance, &plane, &plane_state)?;
-    // At last: what was looked at is dropped if anything fails.
+    // At the end: a failure drops everything that was opened.
     let north = match config.wrapped {
         true => Some(North::adopt(config, lock.directory())?),
         false => None,
@@ -183,7 +183,7 @@ fn cgroup_of(config: &ServeConfig, cgroup2: &Mount) -> Result<Cgroup, ServeError
             Err(CgroupError::Io { source, .. })
                 if source.kind() == std::io::ErrorKind::NotFound =>
             {
-                // Its id is another one than the programs know.
+                // A new cgroup has another id than the programs know.
                 return Err(ServeError::Logger(
                     "the cgroup of its server is gone".into(),
                 ));

@@ -1,4 +1,4 @@
-//! `outlive clean`: removing what a `serve` left that was killed itself.
+//! `outlive clean`: removes the remains of a killed `serve`.
 
 use std::{io::ErrorKind, path::Path, time::Duration};
 
@@ -18,14 +18,14 @@ use crate::{
     sysctl_backup, vip,
 };
 
-/// What was removed.
+/// The removed remains.
 #[derive(Debug, Clone, Default, serde::Serialize)]
 pub struct Cleaned {
     /// The service.
     pub service: String,
-    /// Processes of its server that were still running and were killed.
+    /// Running processes of the server that were killed.
     pub killed: usize,
-    /// Its programs were still attached.
+    /// The programs were still attached.
     pub programs: bool,
     /// Addresses of the service that were taken down.
     pub addresses: usize,
@@ -39,12 +39,12 @@ impl Cleaned {
     }
 }
 
-/// Remove everything of `name` that no running `serve` owns. Processes of its server are killed
-/// only if `kill` says so. The service's history, if there is one, has who has done it.
+/// Remove everything of `name` that no running `serve` owns. Processes of the server are killed only if `kill` is true.
+/// The service's history, if present, gets an entry with the user.
 ///
 /// # Errors
-/// There is nothing of that name; a `serve` of that name runs; its server runs and may not be killed; something cannot
-/// be removed.
+/// No remains have this name; a `serve` of this name runs; the server runs and must not be killed; a part cannot be
+/// removed.
 pub fn clean(
     run_dir: &RunDir,
     name: &str,
@@ -62,7 +62,7 @@ pub fn clean(
     let bpffs = mounts::bpffs(lock.directory())?;
     let host_name = run_dir.host_name(name);
     if let Err(error) = remove_rest(&lock, &bpffs, &host_name, kill, &mut cleaned) {
-        bpffs.leave(); // what is pinned in it goes on protecting what was not removed
+        bpffs.leave(); // the pinned programs go on protecting the rest
         return Err(error);
     }
     drop(bpffs);
@@ -79,7 +79,7 @@ pub fn clean(
     Ok(cleaned)
 }
 
-/// Say in the service's history who has done it.
+/// Add the user to the service's history.
 fn note(history: &Path, cleaned: &Cleaned) {
     let event = Event::Cleaned {
         killed: cleaned.killed,
@@ -108,7 +108,7 @@ pub(crate) fn remove_rest(
         Err(error) => return Err(error.into()),
     };
     logger_client::end_left_over(lock.directory());
-    // While the programs are there: when its lease is over, the kernel must not speak in its name.
+    // While the programs are there: at the end of the lease, the kernel must not send for the service.
     if Instance::of(lock.directory()).is_ok_and(|instance| instance.epoch().is_some()) {
         destroy_sockets(&options::addresses(lock.directory()), |_, _, _| true)?;
     }

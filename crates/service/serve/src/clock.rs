@@ -22,7 +22,7 @@ pub(crate) fn wall() -> u64 {
     })
 }
 
-/// As events have it.
+/// The unit of events.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

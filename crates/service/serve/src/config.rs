@@ -1,4 +1,4 @@
-//! What `outlive serve` is told.
+//! Configuration of `outlive serve`.
 
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -8,22 +8,22 @@ use south_model::CrashOn;
 
 use crate::rundir::RunDir;
 
-/// How much of a replayed outstream is compared with what the client was sent.
+/// How much of a replayed outstream is compared with the original outstream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Verify {
-    /// Everything, byte by byte.
+    /// All bytes.
     Full,
-    /// The first 4 KiB after the beginning of each turn byte by byte, and a digest of everything.
+    /// The first 4 KiB of each response, and a digest of the whole outstream.
     #[default]
     Hash,
-    /// The first 4 KiB after the beginning of each turn.
+    /// The first 4 KiB of each response.
     Head,
-    /// Nothing.
+    /// No comparison.
     Off,
 }
 
 impl Verify {
-    /// Outstream bytes recorded at the beginning of each turn.
+    /// Outstream bytes recorded at the beginning of each response.
     #[must_use]
     pub const fn head(self) -> u32 {
         match self {
@@ -34,125 +34,126 @@ impl Verify {
     }
 }
 
-/// What the record may hold, bytes.
+/// Limits of the record, bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct LoggerLimits {
-    /// For one connection.
+    /// Limit of a connection.
     pub per_connection: u64,
-    /// For all.
+    /// Limit of all connections together.
     pub total: u64,
     /// The ring between kernel and logger; a power of two.
     pub ring: u32,
 }
 
-/// What becomes of connections when no logger answers.
+/// Fate of connections when no logger answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnLoggerLoss {
-    /// They go on, unprotected.
+    /// Connections continue unprotected.
     Unprotect,
-    /// They wait until the logger is back.
+    /// Connections wait until the logger is back.
     Hold,
 }
 
-/// The loggers on other machines, and the way in which they are used.
+/// The loggers on other machines, and how `serve` uses them.
 #[derive(Debug, Clone)]
 pub struct LinkConfig {
-    /// Where they are, the best first; at least one.
+    /// Addresses of the loggers, in order of preference; at least one.
     pub loggers: Vec<SocketAddr>,
-    /// The file of the keys that they know us by.
+    /// Key file; the loggers have a key of this file.
     pub key_file: PathBuf,
-    /// How acknowledgements are made of what the logger says.
+    /// How acknowledgements of the logger become ACKs to clients.
     pub strategy: AckStrategy,
-    /// What happens when none answers.
+    /// Policy when no logger answers.
     pub on_loss: OnLoggerLoss,
-    /// What a server with state writes to files and pipes waits for the logger, too.
+    /// A server with state also waits for the logger before writing to files and pipes.
     pub commit_effects: bool,
-    /// Of a server with state: if no more segments come in a second, all are copied, and none is left to its notes.
+    /// Server with state: up to this number of segments per second, every segment is mirrored, and no segment is left
+    /// to the determinants.
     pub copies_per_second: u32,
-    /// For how long one must be silent to be lost.
+    /// Silence after which a logger is lost.
     pub timeout: Duration,
 }
 
-/// When checkpoints of a server with state are made, and by what.
+/// When and with which program checkpoints of a server with state are made.
 #[derive(Debug, Clone)]
 pub struct CheckpointConfig {
-    /// CRIU, by its path or name.
+    /// Path or name of CRIU.
     pub criu: PathBuf,
-    /// So many bytes were recorded since the last one.
+    /// Bytes recorded since the last checkpoint that make a checkpoint due.
     pub at: Option<u64>,
-    /// So much time has passed, and something was recorded.
+    /// Time after which a checkpoint is due, if the record has grown.
     pub every: Option<Duration>,
-    /// The directory in which they are; `None`: in the service's own.
+    /// Directory of the images; `None`: in the run directory of the service.
     pub directory: Option<PathBuf>,
 }
 
-/// One service.
+/// Configuration of a service.
 #[derive(Debug, Clone)]
 pub struct ServeConfig {
-    /// Its name, for status and for the names of what belongs to it.
+    /// Name in the status and in the names of the service's objects.
     pub name: String,
     /// The addresses that clients connect to.
     pub addresses: Vec<SocketAddr>,
-    /// The network device on which the addresses come and go with the service; `None`: they are the
-    /// host's.
+    /// Network device on which the addresses come and go with the service; `None`: the addresses belong to the host.
     pub address_device: Option<String>,
-    /// The addresses are brought up although another host answers for them.
+    /// Bring the addresses up although another host answers for them.
     pub take_address: bool,
-    /// Another site has the same addresses behind NAT: no logger refuses the one for the other.
+    /// Another site has the same addresses behind NAT: no logger refuses one site because of the other site.
     pub shared_address: bool,
     /// The server's command.
     pub command: Vec<OsString>,
-    /// The server has state: what it is told is recorded, and replayed before it serves again.
+    /// The server has state: the input is recorded, and replayed before the server serves again.
     pub wrapped: bool,
-    /// How it is served if it cannot be rebuilt from a record; `None`: not at all.
+    /// Configuration for a server that cannot be rebuilt from a record; `None`: such a server is not served.
     pub otherwise: Option<Box<ServeConfig>>,
-    /// It cannot be rebuilt, and a record was only preferred: hosts that take over do without one, too.
+    /// The server cannot be rebuilt, and a record was only preferred: a host that takes over does without a record,
+    /// too.
     pub without: bool,
-    /// When an image of the server takes the place of its record.
+    /// When an image of the server replaces the record.
     pub checkpoints: Option<CheckpointConfig>,
-    /// It keeps nothing across connections: when nobody is connected, and its record is so large, bytes, both begin
-    /// anew.
+    /// The server keeps no state across connections. When no client is connected and the record has this size in bytes,
+    /// server and record start again.
     pub renew_at: Option<u64>,
-    /// Where replays begin.
+    /// Start of replays: the connection's beginning, or the last unanswered request.
     pub replay: ReplayMode,
-    /// What is compared.
+    /// Extent of the comparison.
     pub verify: Verify,
     /// Header fields whose values may differ in a replay.
     pub tolerate: Vec<String>,
-    /// Which ends of its processes are crashes.
+    /// Which deaths of the server's processes are crashes.
     pub crash_on: CrashOn,
-    /// What the record may hold.
+    /// Limits of the record.
     pub limits: LoggerLimits,
     /// Largest number of connections protected at a time.
     pub max_connections: u32,
-    /// How long connections wait for a server that does not come back.
+    /// Time that connections wait for a server that does not come back.
     pub give_up_after: Duration,
-    /// Deaths during a connection's replay after which it is given up.
+    /// Deaths during a connection's replay after which the connection is reset.
     pub quarantine_after: u32,
-    /// How long the server may take to end when asked to.
+    /// Time from the request to stop until the server must have ended.
     pub grace: Duration,
-    /// How the programs are attached.
+    /// Way in which the programs are attached.
     pub attach: AttachMode,
     /// The record is kept on another machine.
     pub link: Option<LinkConfig>,
-    /// Wait until the logger grants that this host serves, instead of vouching that nobody else does.
+    /// Wait until the logger grants the service to this host, instead of asserting that no other host serves.
     pub standby: bool,
-    /// While this host stands by its server follows the one that serves.
+    /// While this host is a standby, the server replicates the server of the active host.
     pub hot: bool,
-    /// Of several standbys the one with the lowest serves.
+    /// Of several standbys the standby with the lowest number serves.
     pub preference: u16,
-    /// Where Prometheus finds the numbers.
+    /// Address at which Prometheus finds the metrics.
     pub metrics: Option<SocketAddr>,
-    /// Where events are kept when we are gone.
+    /// File in which events outlive `serve`.
     pub history: Option<PathBuf>,
-    /// Where sockets, locks and mounts of ours live.
+    /// Run directory: sockets, locks and mounts.
     pub run_dir: RunDir,
 }
 
 impl ServeConfig {
-    /// Outstream bytes recorded at the beginning of each turn. None of a server with state, whose replay compares all
-    /// that it says by itself: a client that has heard something of which its notes know nothing is not kept at all.
-    /// But one that may go on without notes takes its clients with it.
+    /// Outstream bytes recorded at the beginning of each response. 0 for a server with state: the replay itself
+    /// compares all output, and a client that received output unknown to the determinants is reset in any case. A
+    /// server that may continue without a record keeps the clients, which need response heads.
     pub(crate) fn verify_head(&self) -> u32 {
         match &self.otherwise {
             Some(otherwise) => otherwise.verify.head(),
@@ -161,8 +162,7 @@ impl ServeConfig {
         }
     }
 
-    /// What the server says is digested, to be compared in a replay; of a server with state as
-    /// [`ServeConfig::verify_head`] has it.
+    /// The outstream is digested for comparison in a replay; for a server with state see [`ServeConfig::verify_head`].
     pub(crate) fn digests(&self) -> bool {
         let verify = match &self.otherwise {
             Some(otherwise) => otherwise.verify,
@@ -172,13 +172,13 @@ impl ServeConfig {
         verify == Verify::Hash
     }
 
-    /// If no more segments come in a tenth of a second, each is mirrored; `None`: there are no read cursors.
+    /// Up to this number of segments in a tenth of a second, each segment is mirrored; `None`: no read cursors.
     pub(crate) fn spare_copies(&self) -> Option<u32> {
         let link = self.link.as_ref().filter(|_| self.wrapped)?;
         Some(link.copies_per_second.div_ceil(10))
     }
 
-    /// The name of a service at this address if it is given none: `10.0.0.10-80`.
+    /// Default name of a service at this address: `10.0.0.10-80`.
     #[must_use]
     pub fn default_name(address: SocketAddr) -> String {
         let ip = address.ip().to_string();
@@ -188,12 +188,12 @@ impl ServeConfig {
     }
 }
 
-/// Two addresses of a range, one after the other.
+/// Do the addresses have the same IP address and consecutive ports?
 pub(crate) fn is_next(one: &SocketAddr, next: &SocketAddr) -> bool {
     one.ip() == next.ip() && one.port().checked_add(1) == Some(next.port())
 }
 
-/// Addresses as they are told: ports in a row as one range, as `--address` has it.
+/// Addresses for people: consecutive ports as a range, as in `--address`.
 pub(crate) fn in_words(addresses: &[SocketAddr]) -> Vec<String> {
     let rows = addresses.chunk_by(is_next);
     rows.map(|row| match row {
@@ -267,7 +267,7 @@ mod tests {
         }
     }
 
-    /// The programs are loaded once: they must do what either way of serving asks for.
+    /// The programs are loaded once, and must suit both ways of serving.
     #[test]
     fn preferred_record_is_verified_as_stateless() {
         let asks = |config: &ServeConfig| (config.verify_head(), config.digests());
@@ -277,7 +277,7 @@ mod tests {
             let goes_on = config.otherwise.as_ref().expect("it may");
             assert_eq!(asks(&config), asks(goes_on));
             assert_eq!(config.digests(), verify == Verify::Hash);
-            // At a logger, too, of which another host takes over.
+            // Also with a logger, from which another host takes over.
             assert_eq!(asks(&with_state(Some(verify), true)), asks(&config));
         }
     }

@@ -1,8 +1,8 @@
 //! The socket on which a running `serve` answers `outlive status` and `outlive events`.
 //!
-//! A client writes one line of JSON, a [`Question`]; the answer is one line of JSON, or for
-//! events one line each, for as long as the client stays. Only root can connect (the directory is
-//! 0700). A client that writes something else, or too much, or does not read, is hung up on.
+//! A client writes one line of JSON, a [`Question`]. The answer is a line of JSON; for events, a line for each event,
+//! as long as the client stays. Only root can connect (the directory is 0700). `serve` closes the connection of a
+//! client that writes anything else, or too much, or does not read.
 
 use std::{
     io::{self, BufRead, BufReader, Read, Write},
@@ -25,30 +25,30 @@ use crate::{
 
 /// Longest question, bytes.
 const MAX_QUESTION: usize = 4096;
-/// Silence of `serve` after which a request fails: longer than `serve` is busy with anything but its own stop.
+/// Silence of `serve` after which a request fails: longer than any work of `serve` except for stopping.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 /// Most bytes of answer that wait for a client.
 const MAX_BACKLOG: usize = 4 << 20;
 
-/// What may be asked.
+/// Questions to a running `serve`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ask", deny_unknown_fields)]
 pub enum Question {
-    /// How is the service?
+    /// Status of the service.
     Status {
         /// With every connection.
         #[serde(default)]
         list: bool,
     },
-    /// What has happened?
+    /// Events up to now.
     Events {
         /// And go on telling.
         #[serde(default)]
         follow: bool,
     },
-    /// End the server and start it again. The answer, a [`Restarted`], comes when it serves again.
+    /// End the server and start the server again. The answer, a [`Restarted`], comes when the server serves again.
     Restart {},
-    /// Let the standby serve. The answer, a [`Switchover`], comes when nothing is served here any more.
+    /// Let the standby serve. The answer, a [`Switchover`], comes when this host does not serve any more.
     Switchover {},
 }
 
@@ -58,11 +58,11 @@ pub enum Question {
 pub enum Switchover {
     /// The standby serves, or will in a moment.
     Done,
-    /// It was not tried.
+    /// The switchover was not tried.
     Refused(String),
 }
 
-/// What has become of [`Question::Restart`].
+/// Outcome of [`Question::Restart`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Restarted {
@@ -73,7 +73,7 @@ pub enum Restarted {
         /// Connections that were reset.
         reset: usize,
     },
-    /// It was not tried.
+    /// The restart was not tried.
     Refused(String),
     /// The new server has not come up.
     Failed(String),
@@ -85,22 +85,22 @@ struct Client {
     question: Incoming,
     asked: Option<Result<Question, String>>,
     answer: Vec<u8>,
-    /// Number of the next report that it is to be sent.
+    /// Number of the next report for this client.
     next_report: Option<u64>,
     /// Hang up when the answer is out.
     last: bool,
     gone: bool,
-    /// It was told that it asks for something.
+    /// The request of this client was passed on.
     is_known: bool,
 }
 
-/// The listening socket and those connected to it.
+/// The listening socket and the connected clients.
 #[derive(Debug, Default)]
 pub(crate) struct Control {
     listener: Option<UnixListener>,
     path: PathBuf,
     clients: Vec<Client>,
-    /// What was asked for that changes something, and by whom.
+    /// New requests that change the service, with the requesters.
     asked: Vec<(Request, Requester)>,
 }
 
@@ -136,8 +136,8 @@ impl Control {
         }));
     }
 
-    /// Take new clients and read their questions. Tells whether somebody wants the status, and
-    /// whether with every connection.
+    /// Accept new clients and read their questions. Returns whether a client wants the status, and whether with every
+    /// connection.
     pub(crate) fn receive(&mut self) -> Option<bool> {
         while let Some(Ok((stream, _))) = self.listener.as_ref().map(UnixListener::accept) {
             if stream.set_nonblocking(true).is_ok() {
@@ -155,22 +155,22 @@ impl Control {
         wanted
     }
 
-    /// What was asked for since this was called last, and by whom.
+    /// Requests since the last call, with the requesters.
     pub(crate) fn asked(&mut self) -> Vec<(Request, Requester)> {
         std::mem::take(&mut self.asked)
     }
 
-    /// Whether somebody waits for the service to be handed over.
+    /// Whether a client waits for a switchover.
     pub(crate) fn wants_move(&self) -> bool {
         self.clients.iter().any(Client::wants_move)
     }
 
-    /// Whether somebody waits for a restart.
+    /// Whether a client waits for a restart.
     pub(crate) fn wants_restart(&self) -> bool {
         self.clients.iter().any(Client::wants_restart)
     }
 
-    /// What has become of it.
+    /// Answers all requests for a restart.
     pub(crate) fn answer_restart(&mut self, answer: &Restarted) {
         for client in &mut self.clients {
             if client.wants_restart() {
@@ -179,12 +179,12 @@ impl Control {
         }
     }
 
-    /// It is not, because of this.
+    /// Answers that the switchover was refused, with the reason.
     pub(crate) fn refuse_move(&mut self, why: &str) {
         self.answer_switchover(&Switchover::Refused(why.to_owned()));
     }
 
-    /// It was. To be called after [`Self::close`].
+    /// Answers that the switchover is done. Call after [`Self::close`].
     pub(crate) fn moved(&mut self) {
         self.answer_switchover(&Switchover::Done);
         self.clients.clear();
@@ -196,7 +196,7 @@ impl Control {
         }
     }
 
-    /// Answer what was asked, and tell followers what is new.
+    /// Answer questions, and send new events to followers.
     pub(crate) fn reply(&mut self, events: &EventBuffer, status: Option<&Status>) {
         for client in &mut self.clients {
             client.answer(events, status);
@@ -206,7 +206,7 @@ impl Control {
         self.clients.retain(|client| !client.gone);
     }
 
-    /// Remove the socket, and hang up on everybody but those who wait for the end.
+    /// Remove the socket, and close all connections except those that await a switchover.
     pub(crate) fn close(&mut self) {
         self.clients.retain(Client::wants_move);
         self.listener = None;
@@ -272,7 +272,7 @@ impl Client {
         }
     }
 
-    /// What it asks for, once.
+    /// The request of this client, returned only once.
     fn request(&mut self) -> Option<(Request, Requester)> {
         let request = match self.asked {
             _ if self.is_known => return None,
@@ -353,11 +353,11 @@ impl Client {
     }
 }
 
-/// Ask a running `serve`; each line of its answer goes to `each` until that says `false`. A restart and a move may
-/// take long: they are waited for as long as the `serve` answers other questions.
+/// Ask a running `serve`; each line of the answer goes to `each` until `each` returns `false`. A restart or a
+/// switchover may take long: the wait lasts as long as the `serve` answers other questions.
 ///
 /// # Errors
-/// Nobody answers at `socket`; [`io::ErrorKind::WouldBlock`]: somebody listens there, and says nothing for
+/// No `serve` listens at `socket`; [`io::ErrorKind::WouldBlock`]: a `serve` listens there, and is silent for
 /// [`REPLY_TIMEOUT`].
 pub fn ask(socket: &Path, question: Question, each: impl FnMut(&str) -> bool) -> io::Result<()> {
     let stream = UnixStream::connect(socket)?;
@@ -372,10 +372,10 @@ pub fn ask(socket: &Path, question: Question, each: impl FnMut(&str) -> bool) ->
     exchange(stream, question, each, lives)
 }
 
-/// [`ask`] for a status without connections, which is waited for so long.
+/// [`ask`] for a status without connections, with at most `patience` of silence.
 ///
 /// # Errors
-/// Nobody answers at `socket` in this time, or not with a status.
+/// No `serve` answers at `socket` in this time, or the answer is no status.
 pub fn status_within(socket: &Path, patience: Duration) -> io::Result<Status> {
     let stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(patience))?;
@@ -388,7 +388,7 @@ pub fn status_within(socket: &Path, patience: Duration) -> io::Result<Status> {
     status.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// `goes_on` is asked whenever nothing has come for as long as the stream waits.
+/// `goes_on` is called after each read timeout of the stream, and decides whether to wait on.
 fn exchange(
     mut stream: UnixStream,
     question: Question,

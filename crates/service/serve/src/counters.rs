@@ -1,4 +1,4 @@
-//! What has happened, in numbers.
+//! Counters of events.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::events::Event;
 
-/// Counts since `serve` was started. Maps have no entry for what has not happened.
+/// Counts since `serve` was started. Maps have no entry for events that have not happened.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct EventCounters {
-    /// Events by their kinds, warnings by their codes.
+    /// Events by kind, warnings by code.
     pub events: BTreeMap<String, u64>,
     /// Deaths by cause: `signal`, `status`, `not_serving`, `host`, `record_reset` or
     /// `not_replayable`.
@@ -42,10 +42,10 @@ pub struct EventCounters {
     pub pauses: Histogram,
     /// The steps of the last recovery, each from the death, milliseconds.
     pub last_ms: BTreeMap<String, f64>,
-    /// How long checkpoints took that were made, seconds.
+    /// Durations of completed checkpoints, seconds.
     #[serde(rename = "checkpoints_s", default)]
     pub checkpoints: Histogram,
-    /// Bytes of the record before the last one, and after it.
+    /// Bytes of the record before and after the last checkpoint.
     #[serde(default)]
     pub last_checkpoint: Option<(u64, u64)>,
 }
@@ -168,7 +168,7 @@ const fn kind(of: &Event) -> &'static str {
     }
 }
 
-/// What servers die of.
+/// Causes of a death.
 pub(crate) const CAUSES: [&str; 6] = [
     "signal",
     "status",
@@ -183,14 +183,14 @@ const fn cause_name(cause: &Cause) -> &'static str {
         Cause::Signal { .. } => "signal",
         Cause::Status { .. } => "status",
         Cause::NotServing => "not_serving",
-        // Of what was asked for no death is told.
+        // A death on request is not reported as a death.
         Cause::Host | Cause::Moved | Cause::Restart => "host",
         Cause::RecordReset => "record_reset",
         Cause::NotReplayable { .. } => "not_replayable",
     }
 }
 
-/// Why connections are reset.
+/// Reasons of connection resets.
 pub(crate) const LOST: [&str; 18] = [
     "unprotected",
     "no_record",

@@ -1,4 +1,4 @@
-//! Why a service cannot be protected. Each message says what to do.
+//! Reasons why a service cannot be protected. Each message names a remedy.
 
 use std::{
     ffi::OsString,
@@ -34,12 +34,12 @@ pub enum ServeError {
         "{0} is a wildcard, and clients connect to single addresses: give each address, as in --address 10.0.0.10:80 --address '[fd00::10]:80'"
     )]
     Wildcard(SocketAddr),
-    /// The programs have no room for so many.
+    /// The programs have no memory for this many addresses.
     #[error(
         "{given} addresses exceed the limit of {MOST_ADDRESSES} (each port of a range counts): run two services"
     )]
     TooManyAddresses {
-        /// How many were given.
+        /// Number of given addresses.
         given: usize,
     },
     /// The address is not on this host.
@@ -49,7 +49,7 @@ pub enum ServeError {
     NotLocal {
         /// The address.
         address: SocketAddr,
-        /// Those that there are.
+        /// Addresses of the host.
         present: String,
     },
     /// No such network device.
@@ -78,12 +78,12 @@ pub enum ServeError {
         "sockets of the server at {0} cannot be removed, so this host stays silent, and no other host takes over at once; `ss -tn` lists the sockets"
     )]
     SocketsLeft(String),
-    /// They do not decide together.
+    /// Several loggers do not agree on the active host.
     #[error(
         "a standby requires exactly one --logger: several loggers do not agree on the host that serves"
     )]
     SeveralLoggers,
-    /// Nothing tells this host from others.
+    /// Without a hardware address this host has no distinct number.
     #[error(
         "the device of --address-device has no hardware address, and the logger tells hosts apart by that: give a network card"
     )]
@@ -93,15 +93,15 @@ pub enum ServeError {
         "cannot serve metrics on {address}: {error}; --metrics needs a free port and an address of this host"
     )]
     Metrics {
-        /// Where.
+        /// Address of the endpoint.
         address: SocketAddr,
-        /// What the system says.
+        /// Error of the system.
         error: io::Error,
     },
-    /// Somebody listens already.
+    /// Another program listens already.
     #[error("{owner}: stop that program first; outlive starts the server in a cgroup")]
     InUse {
-        /// Who.
+        /// The program that listens.
         owner: String,
     },
     /// Another service of this host has an address.
@@ -109,7 +109,7 @@ pub enum ServeError {
         "{address} is an address of the service {service}, which another outlive serve runs on this host (process {pid}): stop that service, or omit the address"
     )]
     AddressServed {
-        /// Which.
+        /// The common address.
         address: SocketAddr,
         /// The name of that service.
         service: String,
@@ -124,14 +124,14 @@ pub enum ServeError {
         /// The name.
         name: String,
     },
-    /// What an earlier `serve` has left cannot be taken over.
+    /// The remains of an earlier `serve` cannot be adopted.
     #[error(
         "an earlier outlive serve of {name} was killed, and its server cannot be adopted ({why}): stop the server and run `outlive clean {name}`"
     )]
     NotAdopted {
         /// The name.
         name: String,
-        /// What stands in the way.
+        /// The obstacle.
         why: Box<Self>,
     },
     /// The service that runs was started with other options.
@@ -152,7 +152,7 @@ pub enum ServeError {
     OtherLayout {
         /// The name.
         name: String,
-        /// The version of its layout.
+        /// Version of the layout.
         layout: u32,
     },
     /// A name that cannot be a directory.
@@ -160,7 +160,7 @@ pub enum ServeError {
         "{0:?} cannot be the name of a service: use letters, digits, '.', '_' and '-', the first a letter, a digit or '_'"
     )]
     BadName(String),
-    /// Nothing of that name is there to be cleaned.
+    /// No service and no remains have this name.
     #[error(
         "no service is called {name}, and no remains of a service have this name; {}",
         listed(known)
@@ -174,9 +174,9 @@ pub enum ServeError {
     /// The run directory cannot be used.
     #[error("cannot use {}: {source}", path.display())]
     RunDir {
-        /// Which.
+        /// Path of the run directory.
         path: PathBuf,
-        /// Why.
+        /// Error of the system.
         source: io::Error,
     },
     /// The preloaded library cannot be in the server.
@@ -189,19 +189,19 @@ pub enum ServeError {
         "the input of the server cannot be recorded: the preloaded library is not in the server, which may be statically linked or clear its environment. `--stateful=off` protects the connections of a server without state between requests"
     )]
     NotWrapped,
-    /// Another program listens than the one that is recorded.
+    /// Another program listens than the recorded program.
     #[error(
         "the listening process is a child of the recorded process, and runs another program: pass the server binary to `serve`, not a wrapper (a script, a shell). `--stateful=off` protects the connections of a server without state between requests"
     )]
     NotRecorded,
-    /// The server does what cannot be replayed.
+    /// The server makes a call that cannot be replayed.
     #[error(
         "{server} cannot be rebuilt from a record of its input: {why}. `--stateful=off` protects the connections of a server without state between requests"
     )]
     NotReplayable {
         /// The program.
         server: String,
-        /// What it has said of that.
+        /// Description of the call.
         why: String,
     },
     /// The server did not come up the first time.
@@ -209,9 +209,9 @@ pub enum ServeError {
         "the server {exit} before it listened on {addresses}: nothing is protected; see the messages of the server above"
     )]
     FirstStart {
-        /// How it ended.
+        /// Exit status of the server.
         exit: Exit,
-        /// Where it should have listened.
+        /// Addresses on which the server should have listened.
         addresses: String,
     },
     /// The command cannot be started.
@@ -244,7 +244,7 @@ pub enum ServeError {
     /// The logger has ended the stream.
     #[error("the logger has closed the connection")]
     LoggerClosed,
-    /// A logger knows another service with one of the addresses.
+    /// The logger knows another service with an address of this service.
     #[error(
         "the logger: {0}; end that service. Two hosts that serve an address in turn need the same --name, and `outlive standby` on the second host. If the other host is gone for good: `outlive logger release` with that name. For two sites with the same private address behind NAT: --shared-address"
     )]
@@ -252,12 +252,12 @@ pub enum ServeError {
     /// A logger on another machine cannot be reached, or does not want us.
     #[error("the logger at {at}: {}", unreachable(at, error))]
     LoggerUnreachable {
-        /// Where.
+        /// Address of the logger.
         at: SocketAddr,
-        /// Why.
+        /// Failure of the connection.
         error: ChannelError,
     },
-    /// The records are those of a service that was heard of a moment ago.
+    /// The records belong to a service that was alive a moment ago.
     #[error("the logger: {0}")]
     StillServed(String),
     /// The records cannot be had yet.
@@ -272,17 +272,16 @@ pub enum ServeError {
     /// A service of this name was never served with leases of this logger.
     #[error("{0}")]
     NeverGranted(String),
-    /// The logger knows nothing of what was asked for.
+    /// The logger does not know the requested object.
     #[error("the logger: {0}")]
     NotKnown(String),
-    /// The logger said something strange. It knows our key: it is no stranger, but of another version.
+    /// The logger sent an unexpected message. The logger has an accepted key: this is no stranger, but another version.
     #[error("the logger has another version: {}", advised(.0))]
     LoggerProtocol(#[from] ControlError),
     /// No version of the log link, or of the mirror frame, is common to this host and the logger.
     #[error("the logger has another version: {0}")]
     NoCommonVersion(String),
-    /// The logger has ended the stream before it told its versions, as a logger before version 9 of the control stream
-    /// does.
+    /// The logger ended the stream before sending versions, as a logger before version 9 of the control stream does.
     #[error(
         "the logger has closed the connection without a version, as an older logger does. Two versions of outlive in a row understand each other: upgrade an older logger"
     )]
@@ -293,18 +292,18 @@ pub enum ServeError {
     /// Something of the system failed.
     #[error("{what}: {source}")]
     System {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// Why.
+        /// Error of the system.
         source: io::Error,
     },
 }
 
-/// Whose fault it is, and whether time helps; the command line makes exit codes of it.
+/// The side at fault, and whether waiting helps; the command line derives exit codes from the fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Fault {
-    /// What was asked for cannot be done as asked.
+    /// The request cannot be done as requested.
     Config,
     /// Something is not there, and may be later.
     Missing,
@@ -312,7 +311,7 @@ pub enum Fault {
     InTheWay,
     /// We may not.
     Permission,
-    /// This host or kernel cannot do it.
+    /// This host or kernel lacks something.
     Host,
     /// The server that was to be protected failed.
     Server,
@@ -321,7 +320,7 @@ pub enum Fault {
 }
 
 impl ServeError {
-    /// Of the server with this command.
+    /// The error about the server with this command.
     pub(crate) fn not_replayable(command: &[OsString], why: String) -> Self {
         let program = command.first().map(Path::new);
         let name = program.and_then(Path::file_name).unwrap_or_default();
@@ -331,7 +330,7 @@ impl ServeError {
         }
     }
 
-    /// Of a logger that has told nothing yet.
+    /// The error of a logger that has sent no byte yet.
     pub(crate) fn into_first_reply_error(self) -> Self {
         match self {
             Self::LoggerClosed => Self::LoggerMayBeOlder,
@@ -339,7 +338,7 @@ impl ServeError {
         }
     }
 
-    /// Is it that this server's state cannot be rebuilt from what it is told?
+    /// Is the reason that the server's state cannot be rebuilt from the input?
     #[must_use]
     pub fn is_of_the_north(&self) -> bool {
         matches!(
@@ -351,13 +350,13 @@ impl ServeError {
         )
     }
 
-    /// Is it that the service that is to be taken over is served without a record?
+    /// Is the reason that the running service is served without a record?
     #[must_use]
     pub fn is_without_record(&self) -> bool {
         matches!(self, Self::OtherOptions { option, .. } if *option == options::NORTH)
     }
 
-    /// What is told where the server is served without a record for that.
+    /// Message for a server that is served without a record for this reason.
     #[must_use]
     pub fn and_without(&self) -> String {
         let why = match self.is_without_record() {
@@ -367,7 +366,7 @@ impl ServeError {
         format!("{why}; the state of the server is not protected (--stateful=prefer)")
     }
 
-    /// Whose fault it is.
+    /// The side at fault.
     #[must_use]
     pub fn fault(&self) -> Fault {
         match self {
@@ -429,7 +428,7 @@ impl ServeError {
     }
 }
 
-/// What differs, and what to do, if the error itself does not say so.
+/// The difference, and a remedy if the error itself names none.
 fn advised(error: &ControlError) -> String {
     match error {
         ControlError::NoCommonVersion { .. } => error.to_string(),
@@ -472,7 +471,7 @@ fn listed(services: &[String]) -> String {
     }
 }
 
-/// What stands in the way, and what to do.
+/// The obstacle, and a remedy.
 fn unreachable(at: &SocketAddr, error: &ChannelError) -> String {
     match error {
         ChannelError::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -503,7 +502,7 @@ fn unreachable(at: &SocketAddr, error: &ChannelError) -> String {
     }
 }
 
-/// Adds to an I/O error what was being done.
+/// Adds the attempted operation to an I/O error.
 pub(crate) trait SystemContext<T> {
     fn doing(self, what: &'static str) -> Result<T, ServeError>;
 }

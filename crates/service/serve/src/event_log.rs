@@ -1,9 +1,9 @@
-//! Events on disk: `events.jsonl` in a directory of the service, to which lines are added and nothing else. `outlive
-//! history` reads it.
+//! Events on disk: `events.jsonl` in a directory of the service. Lines are only added. `outlive history` reads the
+//! file.
 //!
-//! A thread writes: a slow or full disk must not hold up the service. Each line is one `write`. A kill in the middle
-//! leaves a line without an end; the next `serve` ends that line, and readers skip the line. A large file takes the
-//! place of the file before.
+//! A thread writes: a slow or full disk must not hold up the service. Each line is a single `write`. A kill in the
+//! middle leaves a line without an end; the next `serve` ends that line, and readers skip the line. A full file
+//! replaces the file before.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -20,7 +20,7 @@ use std::{
 
 use serde::Serialize;
 
-/// The file, and the one that was full before it.
+/// The file, and the full file before.
 const FILE: &str = "events.jsonl";
 const ROTATED_FILE: &str = "events.jsonl.1";
 /// Size of a full file, bytes. There are two files.
@@ -37,7 +37,7 @@ struct Failure {
     told: bool,
 }
 
-/// Where the events of one service are added to.
+/// Destination of the events of a service.
 #[derive(Debug)]
 pub(crate) struct EventLog {
     lines: Option<SyncSender<Vec<u8>>>,
@@ -47,7 +47,7 @@ pub(crate) struct EventLog {
 }
 
 impl EventLog {
-    /// `None`: there is no thread for it.
+    /// `None`: the thread could not be started.
     pub(crate) fn begin(directory: &Path, service: &str) -> Option<Self> {
         let (lines, to_write) = mpsc::sync_channel(QUEUED_LINES_MAX);
         let (done, written) = mpsc::channel();
@@ -77,7 +77,7 @@ impl EventLog {
         }
     }
 
-    /// Why lines are not written; once, until they were written again.
+    /// Why lines are not written; returned only once, until lines are written again.
     pub(crate) fn failure(&mut self) -> Option<String> {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         let why = failure.why.clone().filter(|_| !failure.told)?;
@@ -115,7 +115,7 @@ fn write_all(writer: &mut Writer, lines: &Receiver<Vec<u8>>, failure: &Mutex<Fai
     }
 }
 
-/// Writes lines, each as one.
+/// Writes lines, a single write for each line.
 struct Writer {
     directory: PathBuf,
     file: Option<File>,
@@ -131,7 +131,7 @@ impl Writer {
         }
     }
 
-    /// If that fails there may be a part of the line: it is ended when the file is opened again.
+    /// A failed write may leave a part of the line: the next opening of the file ends the line.
     fn add(&mut self, line: &[u8]) -> io::Result<()> {
         let mut file = match self.file.take() {
             Some(file) => file,
@@ -139,7 +139,7 @@ impl Writer {
         };
         let about = file.metadata()?;
         if about.nlink() == 0 {
-            file = open(&self.directory)?; // somebody has removed it
+            file = open(&self.directory)?; // the file was removed
         } else if about.len() >= self.most {
             fs::rename(self.directory.join(FILE), self.directory.join(ROTATED_FILE))?;
             file = open(&self.directory)?;
@@ -154,7 +154,7 @@ impl Writer {
     }
 }
 
-/// To add lines: what was cut off is ended.
+/// Opens the file for adding lines: a torn line is ended.
 fn open(directory: &Path) -> io::Result<File> {
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(0o700).create(directory)?;
@@ -172,7 +172,7 @@ fn open(directory: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Add one event to a history that is there, from a process that is not `serve`.
+/// Add an event to an existing history, from a process that is not `serve`.
 pub(crate) fn add_to(directory: &Path, service: &str, what: &impl Serialize) -> io::Result<()> {
     let mut writer = Writer::new(directory.join(service));
     let mut line = serde_json::to_vec(what).map_err(io::Error::other)?;
@@ -193,11 +193,11 @@ pub fn services(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Read the history of a service, the oldest first; each whole line goes to `each` until that says `false`. Answers
-/// how many lines were no JSON: cut off.
+/// Read the history of a service, oldest event first; each whole line goes to `each` until `each` returns `false`.
+/// Returns the number of torn lines (no JSON).
 ///
 /// # Errors
-/// There is none, or it cannot be read.
+/// The history does not exist, or cannot be read.
 pub fn read(
     directory: &Path,
     service: &str,
@@ -223,7 +223,7 @@ pub fn read(
     Ok(cut_off)
 }
 
-/// The file before, if there is one, and the newest.
+/// The file before, if present, and the newest file.
 fn both(directory: &Path) -> io::Result<Vec<File>> {
     let newest = File::open(directory.join(FILE))?;
     let before = match File::open(directory.join(ROTATED_FILE)) {
@@ -231,7 +231,7 @@ fn both(directory: &Path) -> io::Result<Vec<File>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(vec![newest]),
         Err(error) => return Err(error),
     };
-    // The newest may have taken the place of the one before just now.
+    // The newest file may have become the file before just now.
     let is_one = before.metadata()?.ino() == newest.metadata()?.ino();
     Ok(if is_one {
         vec![newest]
@@ -268,7 +268,7 @@ mod tests {
         }
         add(300);
         let (lines, cut_off) = lines(directory.path());
-        // 2 and 20 are numbers, too; 200 lacks nothing but its end.
+        // 2 and 20 are numbers, too; 200 lacks only the end of the line.
         assert_eq!(lines, ["100", "2", "20", "200", "300"]);
         assert_eq!(cut_off, 0);
         fs::write(&file, "{\"a\":1}\n{\"a\"").expect("written");
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(lines(directory.path()), (vec!["2".into()], 0));
     }
 
-    /// As a reader finds them who comes between the two steps of a change.
+    /// The state that a reader sees between the two steps of a rotation.
     #[test]
     fn rotated_file_is_read_once() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! What `serve` tells: on its own standard error, and to `outlive events`.
+//! Events: lines of `serve` on its standard error, and for `outlive events`.
 
 mod codes;
 mod kinds;
@@ -26,126 +26,128 @@ use crate::size::Size;
 pub enum Event {
     /// The server was started the first time.
     Started {
-        /// Its main process.
+        /// Main process of the server.
         pid: u32,
     },
     /// The server of a `serve` that has died was taken over.
     Adopted {
-        /// Its main process, if that lives.
+        /// Main process of the server, if alive.
         pid: Option<u32>,
-        /// Its open connections.
+        /// Open connections of the server.
         connections: usize,
     },
-    /// Its host has stopped and runs again, or another host has served: a logger knows the connections that were open.
+    /// The host of the service was down and runs again, or another host has served: a logger knows the connections that
+    /// were open.
     Restored {
-        /// What had become of its earlier incarnation.
+        /// Fate of the earlier incarnation.
         former: FormerInstance,
-        /// The other host, if it was one and its name is known.
+        /// Name of the other host, if another host has served and the name is known.
         host: Option<String>,
         /// Connections that are taken up.
         connections: usize,
-        /// Those that cannot be: they are at other addresses, or too many.
+        /// Connections that cannot be taken up: their addresses are not of this service any more, or the number exceeds
+        /// the limit.
         lost: usize,
     },
-    /// The server listens for the first time: from now on its connections are protected, or from when a logger answers.
+    /// The server listens for the first time: connections are protected from now on, or as soon as a logger answers.
     Protecting {
-        /// Where.
+        /// Addresses of the server.
         addresses: Vec<String>,
-        /// What is missing yet; `None`: nothing.
+        /// Missing part; `None`: everything is present.
         awaits: Option<Awaits>,
     },
-    /// The server runs, and does not listen where clients look for it.
+    /// The server runs, and does not listen on the addresses of the service.
     NotListening {
-        /// Where it does not.
+        /// Addresses without a listener.
         addresses: Vec<String>,
-        /// Where its processes listen; empty: nowhere.
+        /// Where the processes of the server listen; empty: nowhere.
         elsewhere: Vec<String>,
-        /// Since its start, milliseconds.
+        /// Time since the start of the server, milliseconds.
         waited_ms: u64,
-        /// It is the server of a host that stands by, and follows: should this host serve, clients would be refused.
+        /// The server is the replica of a standby: after a takeover, clients would be refused.
         standby: bool,
     },
-    /// A connection lost its protection; it goes on, but would not survive.
+    /// A connection lost the protection; the connection goes on, but would not survive a crash.
     Unprotected {
-        /// Which, or its number if its ends are not known any more.
+        /// Both ends of the connection, or the connection's number if the ends are not known any more.
         connection: String,
-        /// Why.
+        /// Reason of the loss of protection.
         reason: String,
     },
     /// The server has open connections that no program sees.
     Unseen {
-        /// How many.
+        /// Number of unseen connections.
         connections: usize,
-        /// One of them.
+        /// An example of such a connection.
         example: String,
     },
-    /// Nothing is started yet: loggers that do not answer may have a record of the service.
+    /// No server is started yet: loggers that do not answer may have a record of the service.
     WaitingForLogger {
-        /// Milliseconds; `None`: until one answers.
+        /// Milliseconds; `None`: until a logger answers.
         at_most_ms: Option<u64>,
     },
     /// A logger on another machine is in use: connections are recorded there.
     LoggerInUse {
-        /// Where.
+        /// Address of the logger.
         logger: String,
     },
     /// No logger answers.
     LoggerLost {
-        /// The one that did, or the first.
+        /// The logger that was in use, or the first.
         logger: String,
-        /// What was noticed.
+        /// The observed failure.
         reason: String,
-        /// Connections that lost their protection; `None`: all wait for it.
+        /// Connections that lost the protection; `None`: all wait for the logger.
         connections: Option<usize>,
     },
     /// A logger answers again: new connections are protected.
     LoggerBack {
-        /// Which.
+        /// Address of the logger.
         logger: String,
-        /// Open connections that are recorded again from their next turn on.
+        /// Open connections that are recorded again from the next request on.
         waiting: usize,
         /// Open connections that stay unprotected.
         unprotected: usize,
     },
-    /// A connection that had lost its record is recorded again, from this request on.
+    /// A connection that had lost the record is recorded again, from this request on.
     ProtectionResumed {
-        /// Which.
+        /// Both ends of the connection.
         connection: String,
     },
-    /// The logger was started again without its records.
+    /// The logger was started again without the records.
     LoggerRestarted {
-        /// Connections that lost their protection.
+        /// Connections that lost the protection.
         connections: usize,
     },
     /// Another host serves; this host takes over when the other host fails.
     StandbyStarted {
         /// The other's epoch.
         epoch: u32,
-        /// Which, if that is known.
+        /// Name of the other host, if known.
         host: Option<String>,
     },
     /// The server is started on this host, too, and replays the input of the server on the other host.
     ReplicaStarted {
-        /// Its main process.
+        /// Main process of the replica.
         pid: u32,
     },
     /// The replica has replayed the whole record: a takeover would take no replay.
     CaughtUp {
-        /// Bytes of the record so far.
+        /// Bytes of the record up to now.
         bytes: u64,
     },
     /// The replica is of no use: this host would take over with a replay from the beginning.
     ReplicaDropped {
-        /// Why.
+        /// Reason of the drop.
         reason: String,
-        /// When it is started again; `None`: not any more, as long as this host stands by.
+        /// Time until the next start of a replica, milliseconds; `None`: no start while this host is a standby.
         retry_ms: Option<u64>,
     },
     /// The replica is the server of the service now.
     ReplicaPromoted {
-        /// Its main process.
+        /// Main process of the replica.
         pid: u32,
-        /// Bytes of the record that it had not replayed when this host was granted the service.
+        /// Bytes of the record that the replica had not replayed when the service was granted to this host.
         lag_bytes: u64,
     },
     /// The logger has granted that this host serves, and no other.
@@ -160,57 +162,57 @@ pub enum Event {
         /// The standby, if that is known.
         host: Option<String>,
     },
-    /// Another host serves now: this one has fallen silent, and everything of the service here is ended.
+    /// Another host serves now: the fence of this host is shut, and everything of the service here is ended.
     Superseded {
         /// The other's epoch.
         epoch: u32,
-        /// Which, if that is known.
+        /// Name of the other host, if known.
         host: Option<String>,
     },
-    /// The service is given to the standby, with its connections.
+    /// The service is handed over to the standby, with the connections.
     HandedOver,
-    /// An image of the server has taken the place of the record before it.
+    /// An image of the server has replaced the record before the image.
     Checkpointed {
-        /// How much of the record it has the place of, all in all, bytes.
+        /// Bytes of the record that the image replaces, all in all.
         record_bytes: u64,
-        /// How large it is, bytes.
+        /// Size of the image, bytes.
         image_bytes: u64,
-        /// How much of the record was there and is not needed any more, bytes.
+        /// Bytes of the record that were present and are not needed any more.
         released_bytes: u64,
-        /// How much there is that was recorded meanwhile, bytes.
+        /// Bytes recorded meanwhile.
         left_bytes: u64,
-        /// How long it took to make and to try it, while the server went on.
+        /// Time to make and try the image while the server went on, milliseconds.
         took_ms: u64,
     },
-    /// No image of the server could be made. The record stays as it is.
+    /// No image of the server could be made. The record remains unchanged.
     CheckpointFailed {
-        /// Why.
+        /// Reason of the failure.
         reason: String,
     },
     /// The input of a server with state is no longer recorded. The server goes on, and would not be rebuilt.
     RecordingStopped {
-        /// Why.
+        /// Reason of the stop.
         reason: String,
-        /// How large the record is that is of no use now, bytes.
+        /// Size of the record, which is of no use now, bytes.
         record_bytes: u64,
     },
-    /// No client is connected: a server that keeps nothing across connections is restarted with an empty record.
+    /// No client is connected: a server that keeps no state across connections is restarted with an empty record.
     RecordReset {
-        /// How large the record has become, bytes.
+        /// Size of the record before the reset, bytes.
         record_bytes: u64,
     },
     /// The server could not be started.
     StartFailed {
-        /// Why.
+        /// Reason of the failure.
         reason: String,
-        /// When it is tried again.
+        /// Time until the next try, milliseconds.
         retry_ms: u64,
     },
     /// A user has requested a switchover or a restart.
     OperatorRequest {
-        /// For what.
+        /// The request.
         request: Request,
-        /// Who.
+        /// The user who ran the command.
         by: Requester,
     },
     /// The rest of a service whose `serve` was killed was removed.
@@ -221,7 +223,7 @@ pub enum Event {
         addresses: usize,
         /// Settings that were put back.
         settings: usize,
-        /// Who has done it.
+        /// The user who ran the command.
         by: Requester,
     },
     /// `outlive restart`: the server is ended and started again.
@@ -230,21 +232,21 @@ pub enum Event {
     ServerExited,
     /// The server is being stopped.
     Stopping {
-        /// By which signal to us.
+        /// Number of the signal to `serve`.
         signal: i32,
     },
-    /// The server has its state again, and some of the connections that it had opened to other servers.
+    /// The server has the state back, and some of the upstream connections.
     UpstreamConnections {
         /// Connections that go on.
         recovered: usize,
-        /// Those that have ended: the server finds them reset.
+        /// Connections that have ended: the server finds a reset.
         reset: usize,
     },
     /// A failure that does not end the service.
     Warning {
-        /// What, in a word.
+        /// Code of the warning.
         code: Code,
-        /// And in more.
+        /// The reason in words.
         reason: String,
     },
     /// A step of a recovery.
@@ -252,7 +254,7 @@ pub enum Event {
     Recovery(RecoveryEvent),
 }
 
-/// How much somebody has to look at it: as syslog(3) has it, and the journal.
+/// Urgency, as in syslog(3) and in the journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Priority {
     /// Clients are not protected, not served, or were reset.
@@ -263,12 +265,12 @@ pub enum Priority {
     Notice,
     /// The usual course.
     Info,
-    /// For who looks for a fault in `outlive`.
+    /// Details for the search of a fault in `outlive`.
     Debug,
 }
 
 impl Priority {
-    /// The number that it has there.
+    /// The number in syslog(3).
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
@@ -282,7 +284,7 @@ impl Priority {
 }
 
 impl Event {
-    /// How much somebody has to look at it.
+    /// Urgency of the event.
     #[must_use]
     pub const fn priority(&self) -> Priority {
         match self {
@@ -564,7 +566,7 @@ impl fmt::Display for Event {
     }
 }
 
-/// What a logger that does not answer is waited for with.
+/// Consequence of the missing logger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Awaits {
@@ -574,15 +576,15 @@ pub enum Awaits {
     Service,
 }
 
-/// What had become of the earlier life of a service whose connections are taken up.
+/// Fate of the earlier incarnation of a service whose connections are taken up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FormerInstance {
     /// This host has stopped, and was started again.
     Restarted,
-    /// Another host has served, and is silent: it has died, hangs or is cut off.
+    /// Another host has served, and is silent: dead, hung or cut off.
     Silent,
-    /// Another host has served, and has handed it over: it was moved or stopped there.
+    /// Another host has served, and has handed the service over: in a switchover or at a stop.
     HandedOver,
 }
 

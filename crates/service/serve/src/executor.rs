@@ -1,4 +1,4 @@
-//! Carrying out what the recovery asks for.
+//! Execution of the actions of the recovery.
 
 use std::{collections::BTreeSet, io, os::fd::AsFd, time::Duration};
 
@@ -22,7 +22,7 @@ use crate::{
     sysctl_backup,
 };
 
-/// Orphans are gone after the first try, or the kernel is too old to destroy them.
+/// Orphans are gone after the first try, or the kernel is too old to destroy orphans.
 const ORPHAN_TRIES: u32 = 3;
 
 impl Service {
@@ -59,7 +59,7 @@ impl Service {
         match action {
             Action::Gate => {
                 self.resources.plane.gate()?;
-                // A client that speaks during its replay must not take the record away from it.
+                // A client that sends during the replay must not remove the record of the replay.
                 self.hold_turns(true)?;
             }
             Action::KillService => self.resources.cgroup.kill()?,
@@ -73,7 +73,7 @@ impl Service {
             Action::ListConnections => self.list_connections()?,
             Action::Expect { flow } => {
                 if let Err(error) = self.expect(flow) {
-                    self.recovery.no_record(flow); // or its splice would follow
+                    self.recovery.no_record(flow); // or a splice would follow
                     return Err(error);
                 }
             }
@@ -103,7 +103,7 @@ impl Service {
         Ok(())
     }
 
-    /// The kernel's word that it has answered may have been lost.
+    /// The kernel's notice that the client has answered may have been lost.
     fn probe_client(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
         let flow = self.flow_with_id(key, id)?;
         if flow.is_some_and(|flow| !flow.is_silent()) {
@@ -128,7 +128,7 @@ impl Service {
         let mut remaining = 0;
         for _ in 0..ORPHAN_TRIES {
             let destroyed = destroy_sockets(&addresses, |local, remote, state| {
-                // Others may begin at the port of one that the server has opened.
+                // Other connections may use the port of an upstream connection.
                 let key = FlowKey::new(remote, local);
                 self.is_of_service(key, &opened) && is_orphan(key, state, &finishing, &unended)
             })?;
@@ -145,13 +145,13 @@ impl Service {
         Ok(())
     }
 
-    /// A logger that has to be started anew has no records that could lose their turns.
+    /// A logger that must be restarted has no records whose requests could be lost.
     fn hold_turns(&mut self, hold: bool) -> Result<(), ServeError> {
         self.ask_logger(|logger| logger.hold_turns(hold)).map(drop)
     }
 
-    /// Somebody may have put back what the injected packets need. Where it cannot be changed any more, other
-    /// connections may still go on.
+    /// Another program may have reset the settings that injected packets need. If the settings cannot be changed any
+    /// more, other connections may still continue.
     fn restore_settings(&mut self) {
         let plane = &mut self.resources.plane;
         let kept = match plane.arrange_again() {
@@ -164,7 +164,7 @@ impl Service {
         }
     }
 
-    /// The ring may be full of what the logger has not read yet; it is reading.
+    /// The ring may be full of frames that the logger has not read yet; the logger is reading.
     fn drain(&mut self, token: u64) -> Result<(), ServeError> {
         let token = self.barriers.wrapping_add(token);
         if let Some(link) = self.resources.logger.link() {
@@ -179,7 +179,7 @@ impl Service {
         Err(ServeError::Logger("it does not read the ring".into()))
     }
 
-    /// When a logger on another machine does not answer now, and may soon, this waits for it.
+    /// When a remote logger does not answer now, and may answer soon, the recovery waits for the logger.
     pub(crate) fn list_connections(&mut self) -> Result<(), ServeError> {
         self.truncate_to_replay_positions()?;
         let summaries = self.ask_logger(|logger| logger.summaries())?;
@@ -199,8 +199,8 @@ impl Service {
         Ok(())
     }
 
-    /// Clients that have found the new server already are not in need of it. (Before that server's
-    /// life has begun, the dead one's still has the present number.)
+    /// Clients that have found the new server do not need a recovery. (Before the new incarnation has begun, flows of
+    /// the dead server still have the present number.)
     fn is_of_earlier_incarnation(&self, flow: &Flow) -> bool {
         self.recovery.stage() == Stage::Clearing || flow.incarnation != self.incarnation
     }
@@ -213,17 +213,17 @@ impl Service {
         Ok(())
     }
 
-    /// Connections whose handshakes were completed late, or whose clients were heard late.
+    /// Connections with a late handshake, or with a late answer of the client.
     pub(crate) fn late_connections(&mut self) -> Result<(), ServeError> {
         let late = std::mem::take(&mut self.late);
-        // Before, they are listed with the others.
+        // Earlier, late connections are part of the list.
         let listed = !matches!(self.recovery.stage(), Stage::Serving | Stage::Recovering);
         if late.is_empty() || listed {
             return Ok(());
         }
         let summaries = self.ask_logger(|logger| logger.summaries())?;
         if summaries.is_none() && self.awaits_logger() {
-            self.late = late; // until it answers
+            self.late = late; // until the logger answers
             return Ok(());
         }
         let records = Records::of(&summaries.unwrap_or_default());
@@ -256,7 +256,7 @@ impl Service {
         Ok(())
     }
 
-    /// It may have ended, or been reset by its client, since it was listed.
+    /// The connection may have ended, or been reset by the client, since the list was made.
     fn forget_unrecorded(&mut self, id: FlowId) -> Result<(), ServeError> {
         let flows = self.resources.plane.flows()?;
         let found = flows.iter().find(|(_, flow)| flow.id == id);
@@ -293,7 +293,7 @@ impl Service {
             }
         }
         match self.resources.plane.splice(key, flow, point) {
-            Err(DataplaneError::Control { .. }) => Ok(()), // gone: its SYN would be a stranger's
+            Err(DataplaneError::Control { .. }) => Ok(()), // gone: the SYN would belong to no flow
             Err(error) => Err(error.into()),
             Ok(()) => {
                 if let Some(digest) = self.recovery.compared_first(flow) {
@@ -311,7 +311,7 @@ impl Service {
         }
     }
 
-    /// The flow of this connection, unless its ends are another one's by now.
+    /// The flow of this connection; `None` if a newer connection has the same ends.
     pub(crate) fn flow_with_id(
         &self,
         key: FlowKey,
@@ -339,7 +339,7 @@ impl Service {
         }
         let bytes = match segment.len {
             0 => &[][..],
-            // Never replay a hole: without the bytes it stalls, and is then given up.
+            // Never replay a gap: without the bytes the replay stalls, and the connection is reset later.
             len => match self.read_ahead.piece(id, segment.from, len) {
                 Some(bytes) => bytes,
                 None => return Ok(()),
@@ -349,7 +349,7 @@ impl Service {
         self.inject(&flow, &packet, Space::Client)
     }
 
-    /// What the client sent during the replay: a window's worth is enough to set it going again.
+    /// The client's data from the time of the replay: the length of a window is enough to restart the client.
     fn more_record(&mut self, flow: FlowId, from: SeqNumber) -> Result<(), ServeError> {
         let more = self.instream_since(flow, from)?;
         self.read_ahead.forget(flow);
@@ -382,8 +382,8 @@ impl Service {
         Ok(())
     }
 
-    /// The new server may have taken the connection, or part of its replay. What it says next would
-    /// leave as it is, untranslated, once nobody knows the connection any more.
+    /// The new server may have the connection, or part of the replay. Without a flow, the next output of the server
+    /// would leave untranslated.
     fn forget(&mut self, key: FlowKey, id: FlowId) -> Result<(), ServeError> {
         if self.flow_with_id(key, id)?.is_none() {
             return Ok(());
@@ -410,7 +410,7 @@ impl Service {
         Ok(())
     }
 
-    /// The server is started when its back-off has passed.
+    /// Schedules the start of the server after the back-off.
     fn schedule_start(&mut self) {
         let now = clock::now();
         self.start_at = Some(now + self.pause);
@@ -473,10 +473,10 @@ impl Service {
     }
 }
 
-/// Is this a socket that must go? Those that a living server had closed itself (`finishing`) are
-/// the kernel's to finish. So are those that only wait, for the client's end or for old segments
-/// (RFC 9293 3.6.1): their flows may be forgotten by then, and without them a FIN that is sent
-/// again would meet a RST; but those whose server had ended what it said, and nothing else (`unended`).
+/// Is this a socket that must be destroyed? The kernel finishes sockets that a living server had closed (`finishing`).
+/// Sockets that only wait for the client's FIN or for old segments (RFC 9293 3.6.1) stay, too: their flows may be
+/// forgotten by then, and a retransmitted FIN would meet a RST. An exception are sockets of which the server had closed
+/// only the output direction (`unended`).
 fn is_orphan(
     key: FlowKey,
     state: TcpState,

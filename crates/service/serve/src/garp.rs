@@ -1,12 +1,11 @@
-//! When the neighbours are told of an address that has come to this host.
+//! Times at which an address that has come to this host is announced to the neighbours.
 
 use std::time::Duration;
 
-/// Since the address came. At once, because each millisecond until then is lost to clients; soon again,
-/// because a broadcast may be lost; after two more seconds, as RFC 5227 2.3 has it; then less often, the
-/// last time when a switch's port that waits for its spanning tree forwards (IEEE 802.1D: twice 15 s).
-/// The first three are closer together than RFC 4861 7.2.6 allows advertisements to be: who took an
-/// address over does not wait a second, keepalived neither.
+/// Times since the address came up. At once, because clients lose each millisecond until then. Soon again, because a
+/// broadcast may be lost. After two more seconds, as in RFC 5227 2.3. Then less often, and the last time when a switch
+/// port that waits for the spanning tree forwards (IEEE 802.1D: twice 15 s). The first three are closer together than
+/// RFC 4861 7.2.6 allows for advertisements: a takeover does not wait a second, as in keepalived.
 const SCHEDULE: [Duration; 6] = [
     Duration::ZERO,
     Duration::from_millis(100),
@@ -16,7 +15,7 @@ const SCHEDULE: [Duration; 6] = [
     Duration::from_secs(35),
 ];
 
-/// A few announcements, the last of which settles it.
+/// A few announcements; the last announcement completes the burst.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Burst {
     began: Duration,
@@ -24,7 +23,7 @@ pub(crate) struct Burst {
 }
 
 impl Burst {
-    /// It begins now.
+    /// The burst begins now.
     pub(crate) const fn begin(now: Duration) -> Self {
         Self {
             began: now,
@@ -32,12 +31,12 @@ impl Burst {
         }
     }
 
-    /// When something is to be sent next.
+    /// Time of the next announcement.
     pub(crate) fn due(&self) -> Option<Duration> {
         SCHEDULE.get(self.sent).map(|at| self.began + *at)
     }
 
-    /// Is something to be sent now? Asked late, what was missed is sent once.
+    /// Is an announcement due now? A late call makes up for all missed announcements at once.
     pub(crate) fn step(&mut self, now: Duration) -> bool {
         let passed = SCHEDULE
             .iter()
@@ -55,7 +54,7 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// When something was sent, of a loop that looks when it is due, and so much later.
+    /// Times of the announcements in a loop that calls `step` a time `late` after the due time.
     fn sent(late: Duration) -> Vec<Duration> {
         let began = Duration::from_secs(7);
         let mut burst = Burst::begin(began);

@@ -1,4 +1,4 @@
-//! Images of a service's server: those there are, and the one that is being made ([`ShadowReplay`]).
+//! Images of a service's server: the stored images, and the image in production ([`ShadowReplay`]).
 
 use std::{
     collections::BTreeSet, fs, io, os::unix::fs::symlink, path::Path, thread, time::Duration,
@@ -15,7 +15,7 @@ use crate::{
     north::Files,
 };
 
-/// The directory of the images in a service's directory, or a link to it.
+/// Directory of the images in a service's directory, or a link to the directory.
 pub(crate) const DIRECTORY: &str = "images";
 
 /// Standstill of a shadow replay after which the replay is given up.
@@ -23,12 +23,12 @@ const REPLAY_STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 const IMAGES: &str = "keep images of the server";
 
-/// Those of one service.
+/// Images of a service.
 #[derive(Debug)]
 pub(crate) struct Images {
     criu: Criu,
     store: Store,
-    /// The one with which the next incarnation begins, and what belongs to it.
+    /// The image from which the next incarnation starts, with the state that belongs to the image.
     last: Option<CurrentImage>,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct CurrentImage {
 }
 
 impl Images {
-    /// As it is wanted; `None`: it is not.
+    /// Images as configured; `None`: no checkpoints are configured.
     pub(crate) fn wanted(config: &ServeConfig, run_dir: &Path) -> Result<Option<Self>, ServeError> {
         let Some(wanted) = &config.checkpoints else {
             return Ok(None);
@@ -66,7 +66,7 @@ impl Images {
         }))
     }
 
-    /// Take up the image with this number; 0: there is none. All others are rests.
+    /// Take up the image with this number; 0: no image. All other images are left-overs.
     pub(crate) fn take_up(&mut self, number: u64) -> Result<(), ServeError> {
         self.last = None;
         if number != 0 {
@@ -77,7 +77,7 @@ impl Images {
         self.store.remove_others(number).doing(IMAGES)
     }
 
-    /// A place for the image with this number, which comes from elsewhere. All others are rests.
+    /// A place for the image with this number from a logger. All other images are left-overs.
     pub(crate) fn receive(&mut self, number: u64) -> Result<Unpack, ServeError> {
         self.forget()?;
         Ok(Unpack::into(self.store.begin(number).doing(IMAGES)?))
@@ -96,7 +96,7 @@ impl Images {
         &self.criu
     }
 
-    /// Begin to make one of what the record has now. `positions` is how far clients are.
+    /// Begin an image of the present record. `positions` are the positions of the clients.
     pub(crate) fn start_shadow_replay(
         &self,
         memory: &Memory,
@@ -116,7 +116,7 @@ impl Images {
         })
     }
 
-    /// It is whole, and the record before its end not needed any more.
+    /// The image is complete: the record before the image's end is not needed any more.
     pub(crate) fn replace(
         &mut self,
         memory: &Memory,
@@ -133,7 +133,7 @@ impl Images {
     }
 }
 
-/// Remove what there may be of images in a service's directory.
+/// Remove all images in a service's directory.
 pub(crate) fn remove(run_dir: &Path) -> io::Result<()> {
     let here = run_dir.join(DIRECTORY);
     match fs::read_link(&here) {
@@ -157,9 +157,9 @@ fn copy(section: &LogSection, number: u64, positions: &mut Vec<Position>) -> Cop
 
 /// A checkpoint in progress: a replay beside the server. Drop removes the files.
 pub(crate) struct ShadowReplay {
-    /// `None`: it is whole, and somebody else's.
+    /// `None`: the image is complete, and has another owner.
     image: Option<Image>,
-    /// How far of the record it reaches.
+    /// Position in the record at which the image is made.
     pub(crate) end: u64,
     began: Duration,
     stage: Stage,
@@ -171,7 +171,7 @@ enum Stage {
     CopiesRecord(Option<thread::JoinHandle<Copied>>),
     /// The shadow replay runs on the copy.
     Replays(ReplayRun),
-    /// The replay has stopped, and CRIU dumps its process.
+    /// The shadow replay has stopped, and CRIU dumps the process.
     Dumps(Sandbox, SnapshotTail),
     /// The image is restored as a test.
     Tries(Sandbox, SnapshotTail),
@@ -183,17 +183,17 @@ struct ReplayRun {
     handover: Handover,
     positions: Vec<Position>,
     has_stopped: bool,
-    /// How much it had left when it last had less, bytes, and when that was.
+    /// Lag at the last change, bytes, and the time of that change.
     behind: (u64, Duration),
 }
 
 /// A complete image. Drop removes an image that is not in use.
 pub(crate) struct NewImage {
-    /// `None`: it is in use.
+    /// `None`: the image is in use.
     last: Option<CurrentImage>,
-    /// How far of the record it reaches.
+    /// Position in the record at which the image was made.
     pub(crate) end: u64,
-    /// How long it took.
+    /// Time to make the image.
     pub(crate) took: Duration,
 }
 
@@ -221,7 +221,7 @@ impl NewImage {
         }
     }
 
-    /// It is in use.
+    /// The image is in use from now on.
     pub(crate) fn used(mut self) -> Option<Image> {
         self.last.take().map(|last| last.image)
     }
@@ -236,10 +236,11 @@ impl Drop for NewImage {
 }
 
 impl ShadowReplay {
-    /// What follows, if anything does now. With the image when it is whole. `files` are those that the server has read.
+    /// Takes the next step, if a step is due. Returns the complete image. `files` are the files that the server has
+    /// read.
     ///
     /// # Errors
-    /// Why there will be none.
+    /// Why no image can be made.
     pub(crate) fn poll(
         &mut self,
         images: &Images,
@@ -311,12 +312,12 @@ impl Drop for ShadowReplay {
     }
 }
 
-/// If not now, then by the next one.
+/// The next image removes the directory if this attempt fails.
 fn remove_image(image: &Image) {
     let _ = fs::remove_dir_all(&image.directory);
 }
 
-/// Reply of the sandbox, or its failure.
+/// Reply of the sandbox, or the sandbox's failure.
 fn sandbox_reply(room: &mut Sandbox) -> Result<Option<SandboxReport>, String> {
     match room.report() {
         Ok(Some((SandboxReport::Failed(why), _))) => Err(why),
@@ -371,7 +372,7 @@ impl ReplayRun {
 
     /// The replay has advanced within [`REPLAY_STALL_TIMEOUT`].
     fn makes_progress(&mut self) -> bool {
-        // Before its process is there it is not behind at all.
+        // The lag is 0 until the process runs: every change counts as progress.
         let (behind, now) = (self.memory.lag(), clock::now());
         if behind != self.behind.0 {
             self.behind = (behind, now);
@@ -379,12 +380,12 @@ impl ReplayRun {
         now.saturating_sub(self.behind.1) < REPLAY_STALL_TIMEOUT
     }
 
-    /// What belongs to the image, when the rehearsal has stopped where it should.
+    /// The state that belongs to the image, once the shadow replay has stopped at the intended position.
     fn poll(&mut self, files: &mut Files) -> Result<Option<SnapshotTail>, String> {
         if let Some(divergence) = self.memory.divergence() {
             return Err(format!("its rehearsal went another way: {divergence}"));
         }
-        // One that is made from an image says so first.
+        // A shadow replay that starts from an image reports the start first.
         sandbox_reply(&mut self.room)?;
         self.handover
             .receive_messages()

@@ -1,6 +1,6 @@
-//! What a service knows of itself from one `serve` to the next: the number by which loggers on other
-//! machines know it again, which of them it uses, and whether there is anything to be taken over. Drawn
-//! when the service is first started, stored in its directory, gone when it is stopped.
+//! Data of a service that outlive a `serve`: the number by which remote loggers know the service, the logger in use,
+//! and whether an adoption is possible. The numbers are drawn at the first start of the service, stored in the
+//! service's directory, and removed when the service is stopped.
 
 use std::{
     fs, io,
@@ -20,7 +20,7 @@ use crate::{
 /// The file in a service's directory.
 pub(crate) const FILE: &str = "instance.json";
 
-/// The service of one directory.
+/// The instance in this directory.
 #[derive(Debug)]
 pub(crate) struct Instance {
     directory: PathBuf,
@@ -55,15 +55,15 @@ impl StoredInstance {
     }
 }
 
-/// Of several sessions of one service the later one has the higher number, also if nothing is left here of
-/// the earlier one and the logger that could tell is away.
+/// A later session of a service has a higher number than an earlier session, even if the earlier number is lost here
+/// and the logger is absent.
 fn since_1970() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }
 
 impl Instance {
-    /// The service in this directory, or a new one.
+    /// The instance in this directory, or a new instance.
     pub(crate) fn of(directory: &Path) -> Result<Self, ServeError> {
         let text = fs::read(directory.join(FILE));
         let directory = directory.to_owned();
@@ -86,45 +86,46 @@ impl Instance {
         }
     }
 
-    /// Whether a service in this directory has begun and may run still: `serve` takes it over.
+    /// Whether a service in this directory has begun and may run still: `serve` takes the service over.
     pub(crate) fn is_begun_in(directory: &Path) -> bool {
         let text = fs::read(directory.join(FILE)).unwrap_or_default();
         serde_json::from_slice::<StoredInstance>(&text).is_ok_and(|stored| stored.begun)
     }
 
-    /// By which loggers know it.
+    /// Number of the instance at loggers.
     pub(crate) fn number(&self) -> u64 {
         self.stored.number
     }
 
-    /// By which the logger knows it that grants who serves. The same, unless [`Instance::disinherit`].
+    /// Number of the holder at the logger that grants leases. Equal to [`Instance::number`], unless
+    /// [`Instance::disinherit`].
     pub(crate) fn holder(&self) -> u64 {
         self.stored.holder
     }
 
-    /// Whether it has got so far that its server may run, or clients may reach this host. Before that
-    /// nothing here is worth being taken over, and a logger may know of an earlier incarnation.
+    /// Whether the server may run, or clients may reach this host. Before that there is no state here to take over, and
+    /// a logger may know of an earlier incarnation.
     pub(crate) fn has_begun(&self) -> bool {
         self.stored.begun
     }
 
-    /// Which of the service's sessions that was: [`protocol::control::Request::InUse`].
+    /// Number of the service's session in which this logger was in use: [`protocol::control::Request::InUse`].
     pub(crate) fn session(&self) -> u64 {
         self.stored.session
     }
 
-    /// The logger that was taken in use last: nobody else has records that are not the past.
+    /// The logger that was last in use: records of all other loggers are stale.
     pub(crate) fn logger(&self) -> Option<SocketAddr> {
         self.stored.logger
     }
 
-    /// From here on it is taken over when `serve` is killed.
+    /// From here on the next `serve` adopts the service when this `serve` is killed.
     pub(crate) fn begin(&mut self) -> Result<(), ServeError> {
         self.stored.begun = true;
         self.keep()
     }
 
-    /// The programs have counted so many incarnations before the server was started the first time.
+    /// Number of incarnations that the programs counted before the first start of the server.
     pub(crate) fn begin_after(&mut self, unused_incarnations: u32) -> Result<(), ServeError> {
         self.stored.unused_incarnations = unused_incarnations;
         self.begin()
@@ -135,13 +136,12 @@ impl Instance {
         self.stored.unused_incarnations
     }
 
-    /// The epoch that was granted to it; 0 if it serves by the operator's word alone. `None`: there are no
-    /// leases.
+    /// The granted epoch; 0 if the service serves by the operator's word alone. `None`: no leases.
     pub(crate) fn epoch(&self) -> Option<u32> {
         self.stored.epoch
     }
 
-    /// It serves in this epoch.
+    /// The service serves in this epoch.
     pub(crate) fn serves_in(&mut self, epoch: u32) -> Result<(), ServeError> {
         if self.stored.epoch == Some(epoch) {
             return Ok(());
@@ -160,7 +160,7 @@ impl Instance {
         self.keep()
     }
 
-    /// What loggers know of it is of no use: it is another one from now on.
+    /// Records at loggers are of no use: draw new numbers.
     pub(crate) fn renew(&mut self) -> Result<(), ServeError> {
         let session = self.stored.session;
         self.stored = StoredInstance {
@@ -170,8 +170,8 @@ impl Instance {
         self.keep()
     }
 
-    /// Loggers may have records of this number that are not to be had: it is recorded under another one, but
-    /// serves on as the one that it is.
+    /// Loggers may have records of this number that cannot be fetched: the service is recorded under a new number, but
+    /// remains the same holder.
     pub(crate) fn disinherit(&mut self) -> Result<(), ServeError> {
         self.stored.number = rand::rng().random();
         self.keep()

@@ -1,5 +1,5 @@
-//! Servers of which it is known before they run that they cannot be rebuilt from a record: `outlive check` says so,
-//! and `serve` does not begin. Of any other server `serve` finds out by itself.
+//! Servers that are known not to be replayable before they run: `outlive check` reports the reason, and `serve` does
+//! not start. `serve` detects any other such server at run time.
 
 use std::{
     ffi::OsString,
@@ -9,10 +9,11 @@ use std::{
 
 /// Shells, whose scripts begin other programs.
 const SHELLS: [&str; 7] = ["ash", "bash", "busybox", "dash", "ksh", "sh", "zsh"];
-/// Where nginx looks for its configuration, as Debian and others build it.
+/// Configuration of nginx in the builds of Debian and other distributions.
 const NGINX: &str = "/etc/nginx/nginx.conf";
 
-/// What the server of this command does that cannot be replayed; `None`: nobody knows yet. `program` is its file.
+/// The part of this command's server that cannot be replayed; `None`: not known yet. `program` is the file of the
+/// command.
 pub(crate) fn obstacle(command: &[OsString], program: &Path) -> Option<String> {
     if let Some(shell) = north_host::program::script_of(program)
         .as_deref()
@@ -37,7 +38,7 @@ fn name(program: &Path) -> Option<&str> {
     program.file_name()?.to_str()
 }
 
-/// Does nginx do without workers, or is its configuration out of sight?
+/// Does nginx run without workers, or is the configuration unknown?
 fn is_one_process(command: &[OsString]) -> bool {
     let after = |option: &str| {
         let at = command.iter().position(|word| word == option)?;
@@ -54,7 +55,7 @@ fn is_one_process(command: &[OsString]) -> bool {
     configured || given.is_some_and(|given| says(&given))
 }
 
-/// What a configuration of nginx includes, and can be read; nothing that is included from there.
+/// Readable files that a configuration of nginx includes; includes of included files are ignored.
 fn included(file: &Path, text: &str) -> impl Iterator<Item = String> {
     let directory = file.parent().unwrap_or(Path::new("/")).to_owned();
     let patterns: Vec<String> = values(text, "include").collect();
@@ -64,7 +65,7 @@ fn included(file: &Path, text: &str) -> impl Iterator<Item = String> {
     files.filter_map(|file| fs::read_to_string(file).ok())
 }
 
-/// The files of this path, whose last part may have one `*`.
+/// The files of this path, whose last part may have a single `*`.
 fn matching(pattern: &Path) -> Vec<PathBuf> {
     let name = pattern.file_name().and_then(|name| name.to_str());
     let Some((before, after)) = name.and_then(|name| name.split_once('*')) else {

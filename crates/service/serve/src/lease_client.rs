@@ -1,8 +1,7 @@
 //! Renews the lease of this host, or waits for a lease.
 //!
-//! A thread of its own, with a stream of its own to the logger: nothing that `serve` does meanwhile may
-//! cost the lease. What is decided is the crate `lease`'s; the data plane enforces it, whatever becomes of
-//! us ([`Fence`]).
+//! A separate thread, with a separate stream to the logger: no work of `serve` may cost the lease. The crate `lease`
+//! makes the decisions; the data plane enforces the lease, even after the death of `serve` ([`Fence`]).
 
 use std::{
     io::Write,
@@ -41,15 +40,15 @@ const UNANSWERED_TIMEOUT_MIN: Duration = Duration::from_millis(600);
 /// State of the lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Position {
-    /// Epoch of this instance, until its release.
+    /// Epoch of this instance, until the release of the epoch.
     pub(crate) epoch: Option<u32>,
     /// End of the permission to send, by [`clock::boot`].
     pub(crate) speech: Speech,
     /// Epoch of another serving host: this instance is over.
     pub(crate) superseded: Option<u32>,
-    /// The epoch in which another host serves, for which this one is an effective standby.
+    /// Epoch of another host that serves, if this host is an effective standby of that host.
     pub(crate) stands_by: Option<u32>,
-    /// Another host would serve as soon as this one is silent.
+    /// Another host would serve as soon as this host is silent.
     pub(crate) standby: bool,
     /// End of the epoch before.
     pub(crate) former: Former,
@@ -57,10 +56,10 @@ pub(crate) struct Position {
     pub(crate) has_answered: bool,
     /// Reason of a missing answer.
     pub(crate) failure: Option<String>,
-    /// Another service has one of the addresses, which the logger said to a host that did not serve.
+    /// Another service has an address of this service, as the logger told a host that did not serve.
     pub(crate) claimed: Option<String>,
     pub(crate) hosts: Hosts,
-    /// Which of the streams to the logger is in use, counted from 1: where it is another one, the one before had ended
+    /// Number of the present stream to the logger, counted from 1. A new number means that the stream before had ended
     /// or hung.
     pub(crate) stream: u64,
 }
@@ -72,7 +71,7 @@ pub(crate) struct Hosts {
     pub(crate) serves: Option<String>,
     /// The standby, or the last standby.
     pub(crate) stands_by: Option<String>,
-    /// The version of determinants of the serving host; 0: the host tells none.
+    /// The version of determinants of the serving host; 0: unknown.
     pub(crate) determinants: u32,
 }
 
@@ -123,7 +122,7 @@ struct Inner {
     /// Requests and answers of the present stream. The stream keeps the order.
     asked: u64,
     answered: u64,
-    /// Streams so far.
+    /// Number of streams up to now.
     streams: u64,
     /// The next request is due.
     request_due: bool,
@@ -209,7 +208,7 @@ impl LeaseClient {
         self.position().epoch
     }
 
-    /// Another host serves, and this one would; the logger has just said so.
+    /// Another host serves, and this host is a standby, as the logger has just said.
     pub(crate) fn stands_by(&self) -> bool {
         let position = self.position();
         position.stands_by.is_some() && position.failure.is_none()
@@ -243,8 +242,8 @@ impl LeaseClient {
         while rustix::io::read(&self.changed, &mut drain).is_ok_and(|len| len > 0) {}
     }
 
-    /// The logger has never answered, and the operator has said that nobody else serves: speak without a
-    /// lease. Tells whether it is so.
+    /// If the logger has never answered, and the operator has asserted that no other host serves: send without a lease.
+    /// Returns whether this host now sends without a lease.
     pub(crate) fn serve_alone(&self) -> Result<bool, ServeError> {
         let mut inner = self.shared.lock();
         if inner.has_answered {
@@ -255,7 +254,7 @@ impl LeaseClient {
         Ok(true)
     }
 
-    /// The position that the logger knows now; `None`: it does not answer.
+    /// The position that the logger knows now; `None`: the logger does not answer.
     pub(crate) fn position_now(&self) -> Option<Position> {
         let mut inner = self.shared.lock();
         inner.request_due = true;
@@ -280,8 +279,8 @@ impl LeaseClient {
         inner.enforce()
     }
 
-    /// Speak no more, and let a standby take over at once; or be none any more. Waits until the logger has
-    /// heard of it, but not for long: if it does not, it finds out.
+    /// Stop sending, and let a standby take over at once; or stop being a standby. Waits for the logger, but not for
+    /// long: without this message, the logger sees the lease expire.
     pub(crate) fn release(self) -> Result<(), ServeError> {
         self.silence()?;
         let mut inner = self.shared.lock();
@@ -300,7 +299,7 @@ impl LeaseClient {
     }
 
     fn wake(&self) {
-        let _ = (&self.wake).write(&[0]); // a full pipe wakes it as well
+        let _ = (&self.wake).write(&[0]); // a full pipe wakes the thread as well
     }
 }
 
@@ -321,7 +320,7 @@ impl Drop for LeaseClient {
 }
 
 impl Shared {
-    /// A thread that has panicked has left everything whole: each change is one assignment.
+    /// A thread that panicked left a consistent state: each change is a single assignment.
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -342,7 +341,7 @@ struct State {
 }
 
 impl Inner {
-    /// Have the data plane know until when we may speak.
+    /// Gives the data plane the end of the permission to send.
     fn enforce(&mut self) -> Result<(), ServeError> {
         self.enforced = false;
         let speech = if self.silenced {
@@ -378,7 +377,7 @@ struct RenewalThread {
     logger: Granting,
     client: Option<LoggerClient>,
     connect_at: Duration,
-    /// When the logger was heard last, or connected to.
+    /// Time of the last message of the logger, or of the connection.
     answered_at: Duration,
 }
 
@@ -427,16 +426,16 @@ impl RenewalThread {
             serves: self.shared.lock().holder.epoch().is_some(),
             ..claim.clone()
         };
-        // Whoever has an address besides is told of by the stream that attaches.
+        // The stream that attaches reports another owner of an address.
         let client = LoggerClient::call(*at, key_file, LOGGER_CONNECT_TIMEOUT)?;
         let (client, _) = client.claiming(&claim)?;
         Ok(client)
     }
 
-    /// Ask if it is time to. Tells when it will be again.
+    /// Sends a request if a request is due. Returns when the next request is due.
     fn ask(&mut self) -> Result<Duration, ServeError> {
         let mut inner = self.shared.lock();
-        // A request says what the data plane does.
+        // A request reports the state of the data plane.
         if !inner.enforced {
             inner.enforce()?;
         }
@@ -453,7 +452,7 @@ impl RenewalThread {
         if let (Some(request), Some(client)) = (request, &mut self.client) {
             client.ask_for_lease(request)?;
         }
-        // Then there is nothing to be asked any more.
+        // Then no request is due any more.
         Ok(if over {
             now + LOGGER_CONNECT_TIMEOUT
         } else {

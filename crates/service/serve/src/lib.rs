@@ -1,11 +1,10 @@
-//! One protected service: what `outlive serve` does, and what is asked of it while it runs.
+//! A protected service: the work of `outlive serve`, and requests to a running `serve`.
 //!
-//! [`Service`] owns everything and runs one loop: it hears of deaths, of the server's listening,
-//! of the logger and of signals, tells [`recovery::Recovery`], and carries out what that answers
-//! (the module `executor`). `recovery` decides what becomes of each connection; the service decides about its loggers,
-//! its standby and its checkpoints. [`control`] answers `outlive status`
-//! and `outlive events` over a socket; [`preflight`] says before anything is set up why a service
-//! could not be protected; [`clean`] removes what a killed `serve` left.
+//! [`Service`] owns everything and runs a single loop. The loop receives deaths, listening sockets of the server,
+//! messages of the logger and signals, informs [`recovery::Recovery`], and executes the resulting actions (the module
+//! `executor`). `recovery` decides the fate of each connection; the service decides about loggers, standby and
+//! checkpoints. [`control`] answers `outlive status` and `outlive events` over a socket; [`preflight`] reports before
+//! the setup why a service could not be protected; [`clean`] removes the remains of a killed `serve`.
 
 #![forbid(unsafe_code)]
 

@@ -1,10 +1,10 @@
 //! The loggers on other machines: the logger in use, its liveness, and the messages to it.
 //!
-//! A logger is in use when three things are there: its control stream ([`LoggerClient`]), the keys
-//! that it gave, and its answers to our probes ([`prober`]), which also show the data plane the way
-//! to it. It is lost when one of the two is missing for longer than the operator allows. Then the
-//! next in the list is tried, and all of them again each second; but with `--on-logger-loss=hold` only
-//! the same one, because it alone has the records of the connections that wait.
+//! A logger is in use when three things are present: the control stream ([`LoggerClient`]), the keys from the logger,
+//! and answers to probes ([`prober`]). The probes also show the data plane the route to the logger. The logger is lost
+//! when control stream or answers are missing for longer than the operator allows. Then `serve` tries the next logger
+//! of the list, and all loggers again each second. With `--on-logger-loss=hold` only the same logger is tried, because
+//! only this logger has the records of the waiting connections.
 //!
 //! Consequences are [`LinkEvent`]s, which `service::link` handles.
 
@@ -43,27 +43,27 @@ use crate::{
     logger_client::LoggerClient,
 };
 
-/// How often a logger that lives is asked whether it does.
+/// Interval between probes of a logger that answers.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
-/// How often all loggers are tried when none answers.
+/// Interval between tries of all loggers while no logger answers.
 const RETRY: Duration = Duration::from_secs(1);
-/// How long keys are used.
+/// Lifetime of the link keys.
 const REKEY: Duration = Duration::from_secs(3600);
-/// How often the key file is looked at.
+/// Interval between looks at the key file.
 const KEY_FILE_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Until a size is known: what every host must take, by IPv6.
+/// MTU until a size is known: every IPv6 host accepts this size.
 const LEAST_MTU: u16 = 1280;
-/// How often the ring is looked into in a row: its writers may be as fast as we are.
+/// Most reads of the ring in a row: writers of the ring may be as fast as `serve`.
 const ROUNDS: usize = 16;
 
 /// A change that concerns the data plane or the operator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LinkEvent {
-    /// A logger was attached to, perhaps again: it needs the state of the service.
+    /// Attached to a logger, perhaps again: the logger needs the state of the service.
     Attached,
     /// The data plane needs other settings: see [`Link::settings`].
     Settings,
-    /// A logger is in use. `kept`: it has the records that it had.
+    /// A logger is in use. `kept`: the logger still has the earlier records.
     Up { kept: bool },
     /// A logger that is in use was started again, without the records.
     Emptied,
@@ -73,7 +73,7 @@ pub(crate) enum LinkEvent {
     Warning(Code, String),
 }
 
-/// What the data plane has to know of the link.
+/// Settings of the link for the data plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Settings {
     pub(crate) local: SocketAddr,
@@ -89,17 +89,17 @@ pub(crate) struct Settings {
 pub(crate) struct Link {
     config: LinkConfig,
     request: AttachRequest,
-    /// Another service has one of the addresses, by the answer of a logger to this service before it served.
+    /// Another service has an address of this service, as a logger answered before this service served.
     claimed: Option<String>,
     keys: KeyRing,
     session: Option<Session>,
     dial_attempt: Option<(DialAttempt, UdpSocket)>,
-    /// The one to be tried next, and when.
+    /// Next logger to try, and the time of the try.
     next: usize,
     retry_at: Duration,
-    /// Loggers that were tried since one was in use, or since all were.
+    /// Loggers tried since a logger was in use, or since all loggers were tried.
     tried: usize,
-    /// Why each could not be reached, as last reported.
+    /// Why each logger could not be reached, as last reported.
     refused: Vec<Option<Refused>>,
     /// The operator knows that there is no logger.
     is_loss_reported: bool,
@@ -112,9 +112,9 @@ pub(crate) struct Link {
     /// sessions that is.
     latest: Option<SocketAddr>,
     number: u64,
-    /// The logger that had the records of an earlier life, of which nothing here knew.
+    /// The logger with the records of an earlier incarnation that is unknown on this host.
     inherited_from: Option<usize>,
-    /// They are not known here yet: nobody else will do.
+    /// The inherited records are not read yet: no other logger will do.
     awaits_inherited_records: bool,
 }
 
@@ -122,7 +122,7 @@ pub(crate) struct Link {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Refused {
     why: String,
-    /// No waiting will change it.
+    /// Waiting will not change the reason.
     for_good: bool,
 }
 
@@ -136,7 +136,7 @@ impl Refused {
 }
 
 impl Link {
-    /// Nobody is called yet.
+    /// Makes the link without calling a logger.
     pub(crate) fn new(
         config: LinkConfig,
         request: AttachRequest,
@@ -168,12 +168,12 @@ impl Link {
         })
     }
 
-    /// The logger in use, if its control stream is there.
+    /// The logger in use, if the control stream is open.
     pub(crate) fn client(&mut self) -> Option<&mut LoggerClient> {
         self.session.as_mut()?.client.as_mut()
     }
 
-    /// Something has gone wrong on the control stream.
+    /// The control stream has failed.
     pub(crate) fn broken(&mut self, why: &ServeError, now: Duration) {
         if let Some(session) = &mut self.session {
             session.client = None;
@@ -188,24 +188,24 @@ impl Link {
         self.session.as_ref().is_some_and(|session| session.up) && !self.is_loss_reported
     }
 
-    /// A logger has the records of an earlier life that nobody has taken up yet.
+    /// A logger has records of an earlier incarnation that are not read yet.
     pub(crate) fn awaits_inherited_records(&self) -> bool {
         self.awaits_inherited_records
     }
 
-    /// What the key of the digests in those records is made of, if it is known: from now on that of ours, too.
+    /// Seed of the digest key of the inherited records, if known: from now on also the seed of this instance.
     pub(crate) fn inherit_digests(&mut self) -> Option<DigestSeed> {
         let inherited = self.session.as_ref().and_then(|session| session.digests);
         self.request.digests = inherited.or(self.request.digests);
         inherited
     }
 
-    /// They were taken up.
+    /// The inherited records are read.
     pub(crate) fn on_records_inherited(&mut self) {
         self.awaits_inherited_records = false;
     }
 
-    /// What loggers know is of no use: the service is this instance from now on.
+    /// Records at loggers are of no use: the service has this instance number from now on.
     pub(crate) fn register_instance(&mut self, instance: u64) {
         self.request.attach.instance = instance;
         (self.session, self.dial_attempt) = (None, None);
@@ -222,12 +222,12 @@ impl Link {
         }
     }
 
-    /// The other service that has one of the addresses, if that is why a logger refuses this one.
+    /// The other service with an address of this service, if a logger refuses this service for that reason.
     pub(crate) fn claimed(&self) -> Option<&str> {
         self.claimed.as_deref()
     }
 
-    /// By which number loggers know the service.
+    /// Number of the instance at loggers.
     pub(crate) fn instance(&self) -> u64 {
         self.request.attach.instance
     }
@@ -237,7 +237,7 @@ impl Link {
         Some((self.address()?, self.number))
     }
 
-    /// The only logger that will do: nobody else has what is waited for.
+    /// The only logger that will do, because only this logger has the awaited records.
     fn required_logger(&self) -> Option<usize> {
         if self.awaits_inherited_records {
             return self.inherited_from;
@@ -256,7 +256,7 @@ impl Link {
         self.tried >= self.config.loggers.len() && self.session.is_none()
     }
 
-    /// Why all loggers refuse us, if they do.
+    /// Why all loggers refuse this service; `None`: not all loggers refuse.
     pub(crate) fn refused_by_all(&self) -> Option<String> {
         let each = |refused: &Option<Refused>| {
             let refused = refused.as_ref().filter(|refused| refused.for_good)?;
@@ -292,7 +292,7 @@ impl Link {
         }
     }
 
-    /// The logger, for a host that stands by and records nothing.
+    /// Text about the logger at a standby, which records no input.
     pub(crate) fn granter_status_text(&self) -> String {
         match self.config.loggers.first() {
             Some(at) => format!("{at} answers, and keeps the record of the host that serves"),
@@ -300,7 +300,7 @@ impl Link {
         }
     }
 
-    /// What happens when none answers, from now on.
+    /// Sets the policy for the loss of all loggers.
     pub(crate) fn set_policy(&mut self, on_loss: OnLoggerLoss) {
         self.config.on_loss = on_loss;
     }
@@ -311,7 +311,7 @@ impl Link {
         Some(self.config.loggers[session.logger])
     }
 
-    /// What the data plane has to know now.
+    /// The present settings for the data plane.
     pub(crate) fn settings(&self) -> Result<Option<Settings>, ServeError> {
         let Some(session) = &self.session else {
             return Ok(None);
@@ -326,7 +326,7 @@ impl Link {
         }))
     }
 
-    /// How many probes the programs have seen.
+    /// The programs have seen this many probes.
     pub(crate) fn observe_probes(&mut self, probes: u32, now: Duration) {
         if let Some(session) = &mut self.session {
             let answered = session.prober.answered();
@@ -334,7 +334,7 @@ impl Link {
         }
     }
 
-    /// The data plane knows the link now: a probe shows it the route, before the link comes up.
+    /// The data plane knows the link now: a probe shows the route before the link comes up.
     pub(crate) fn send_probe(&mut self, now: Duration) {
         if let Some(session) = &mut self.session {
             let probe = session.prober.probe_now(now);
@@ -342,25 +342,24 @@ impl Link {
         }
     }
 
-    /// The logger in use is alive: the data plane has its acknowledgements.
+    /// The logger in use is alive: acknowledgements reach the data plane.
     pub(crate) fn on_activity(&mut self, now: Duration) {
         if let Some(session) = &mut self.session {
             session.prober.on_activity(now);
         }
     }
 
-    /// How long the logger has been silent; `None`: no logger is attached to.
+    /// Silence of the logger; `None`: no logger is attached.
     pub(crate) fn silence(&self, now: Duration) -> Option<Duration> {
         let session = self.session.as_ref()?;
         Some(session.prober.silence(now))
     }
 
-    /// Ask the logger to say when it has recorded everything up to here; one that is not there now is
-    /// asked when it is.
+    /// Ask the logger to report when everything up to here is recorded; a logger that is absent now is asked after its
+    /// return.
     pub(crate) fn drain(&mut self, token: u64, now: Duration) -> Result<(), ServeError> {
         self.draining = Some(token);
-        // All that is in the ring goes first, however much waits by then: the gate is shut, it will
-        // not be more.
+        // The whole content of the ring goes first, whatever the length: the gate is shut, and the ring does not grow.
         while self.client().is_some() {
             let more = self.frames.fetch()?;
             self.forward(now);
@@ -376,7 +375,7 @@ impl Link {
         Ok(())
     }
 
-    /// A barrier that an earlier conversation has not answered is asked for anew.
+    /// Repeats the request for a barrier that an earlier control stream has not answered.
     pub(crate) fn repeat_drain(&mut self, now: Duration) -> Result<(), ServeError> {
         self.draining.map_or(Ok(()), |token| self.drain(token, now))
     }
@@ -390,20 +389,20 @@ impl Link {
         self.frames.confirmed(token)
     }
 
-    /// A barrier that nobody has answered.
+    /// A barrier without an answer.
     pub(crate) fn draining(&self) -> Option<u64> {
         self.draining
     }
 
-    /// Read what the ring holds for the logger, but not more than it takes. To be called before the
-    /// events of the data plane are read: they say that a connection is recorded again, and the
-    /// logger must know it before what follows, and that may be in the ring already.
+    /// Read the ring for the logger, at most as much as the logger takes. Call this before reading the events of the
+    /// data plane: such an event says that a connection is recorded again, and the logger must learn this before the
+    /// segments that follow, which may be in the ring already.
     pub(crate) fn fetch(&mut self) -> Result<(), ServeError> {
         let discard = self.is_loss_reported && self.config.on_loss == OnLoggerLoss::Unprotect;
         for _ in 0..ROUNDS {
             let queued = self.client().map(|client| client.queued());
             let accepts = queued.is_some_and(|queued| self.frames.accepts_more(queued));
-            // Without a logger, and if it may come back, they are safe where they are.
+            // While the logger is absent and may come back, the frames are safe in the ring.
             if !accepts && !discard {
                 break;
             }
@@ -418,7 +417,7 @@ impl Link {
         Ok(())
     }
 
-    /// What was fetched, to the logger if there is one.
+    /// Forwards the fetched frames to the logger, if connected.
     fn forward(&mut self, now: Duration) {
         let client = self.session.as_mut().and_then(|one| one.client.as_mut());
         if let Some(client) = client
@@ -445,7 +444,7 @@ impl Link {
         self.events.pop_front()
     }
 
-    /// When [`Self::poll`] has something to do by itself.
+    /// Time of the next action of [`Self::poll`] without input.
     pub(crate) fn due_at(&self) -> Duration {
         let probe = self.session.as_ref().map(|session| session.prober.due_at());
         let dial = (self.needs_dial()).then_some(self.retry_at);
@@ -469,7 +468,7 @@ impl Link {
         }
     }
 
-    /// What loggers say; [`Self::poll`] hears it.
+    /// Descriptors of the loggers' messages; [`Self::poll`] reads the messages.
     pub(crate) fn watch_loggers<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         let dialing = self
             .dial_attempt
@@ -483,7 +482,7 @@ impl Link {
         fds.extend(watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     }
 
-    /// Somebody wants other keys to be used: read the file now, and take new ones for the link.
+    /// The operator wants other keys: read the key file now, and take new keys for the link.
     pub(crate) fn replace_keys(&mut self) {
         self.poll_keys_at = Duration::ZERO;
         if let Some(session) = &mut self.session {

@@ -17,7 +17,7 @@ pub(crate) enum Logger {
 }
 
 impl Logger {
-    /// Who can be asked; `None`: nobody answers now.
+    /// The logger for requests; `None`: no logger answers now.
     pub(crate) fn client(&mut self) -> Option<&mut LoggerClient> {
         match self {
             Self::Local(client) => Some(client),
@@ -42,7 +42,7 @@ impl Logger {
         Ok(flows.iter().all(|(_, flow)| flow.closed_ns != 0))
     }
 
-    /// Replaces the process of this host, with its records, by a new process. Tells which process does not end.
+    /// Replaces the process of this host, with the records, by a new process. Returns a process that does not end.
     pub(crate) fn start_anew(
         &mut self,
         config: &ServeConfig,
@@ -59,7 +59,7 @@ impl Logger {
         Ok(unended)
     }
 
-    /// A process of ours ends; one on another machine forgets, if nobody will want its records.
+    /// A process of this host ends; a remote logger drops the records, if `over`: no host will want the records.
     pub(crate) fn end(self, over: bool) {
         match self {
             Self::Local(client) => {

@@ -1,4 +1,5 @@
-//! Our side of a logger: starting it if it is a process of this host, asking it, hearing from it.
+//! The side of `serve` towards a logger: start of a logger process on this host, requests, and messages from the
+//! logger.
 
 mod determinants;
 mod frames;
@@ -46,11 +47,11 @@ use crate::{
 /// The hidden verb by which our own binary becomes the logger process.
 pub const LOGGER_VERB: &str = "logger-process";
 
-/// How long an answer may take before the logger process counts as dead.
+/// Time for an answer before the logger process counts as dead.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The same while nothing is protected yet: on a machine that is very busy a process may take long to begin. An end of
-/// the process is seen at once.
+/// [`ANSWER_TIMEOUT`] while no connection is protected yet: on a busy machine a process may start slowly. The end of
+/// the process is noticed at once.
 pub(crate) const FIRST_START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Interval between two looks at whether the process has ended.
@@ -63,45 +64,44 @@ pub(crate) const SOCKET: &str = "logger.sock";
 /// The lock of the process that reads the ring, in a service's directory.
 pub(crate) const READER_LOCK: &str = "logger.lock";
 
-/// What the logger says unasked.
+/// Messages that the logger sends without a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LoggerMessage {
     Drained(u64),
     Unprotected(FlowId, UnprotectedReason),
-    /// Segments arrive there for which it has no record; the low half of the flow's number.
+    /// The logger receives segments of a flow without a record. Holds the low half of the flow's number.
     Unknown(u32),
-    /// What becomes of this host, which has asked.
+    /// Answer to this host's lease request.
     Lease(LeaseAnswer),
-    /// The host that serves, and one that stands by, as people call them; the version of determinants of the former.
+    /// Names of the active host and of a standby; version of the determinants of the active host.
     Hosts(String, String, u32),
-    /// What follows is of that, from its beginning.
+    /// The determinants that follow belong to this edition, from the beginning.
     Followed(Option<Edition>),
     /// More of the stream of a process, from that place on.
     Grown(u32, u64, Vec<u8>),
-    /// What becomes of an image that it is told.
+    /// State of an image upload.
     Image(ImageReply),
 }
 
-/// What a logger on another machine says to who attaches.
+/// Reply of a logger on another machine to an attach request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Attached {
     /// The records of this instance are still there.
     pub(crate) kept: bool,
-    /// Which of our sessions these records are of, as it was told; 0: nothing was.
+    /// Number of the session to which these records belong, as the logger was told; 0: no number was told.
     pub(crate) session: u64,
-    /// What the key of the digests in these records is made of.
+    /// Seed of the digest key of these records.
     pub(crate) digests: Option<DigestSeed>,
     pub(crate) keys: LinkKeys,
 }
 
-/// Recorded parts of an outstream, each with its place.
+/// Recorded parts of an outstream with sequence numbers.
 pub(crate) type Ranges = Vec<(SeqNumber, Vec<u8>)>;
 
-/// What a server has said, as far as that is recorded; where its client began to speak; and digests of what it had
-/// said.
+/// Recorded outstream, beginnings of requests, and digests of the outstream.
 pub(crate) type Heads = (Ranges, Vec<Beginning>, Vec<Digest>);
 
-/// Each with the digest of what was said by then, if there is one.
+/// Adds to each beginning the digest of the outstream up to that place, if the logger has this digest.
 fn compared_with(mut beginnings: Vec<Beginning>, digests: &[Digest]) -> Vec<Beginning> {
     let mut digests = digests.iter().peekable();
     for beginning in &mut beginnings {
@@ -121,7 +121,7 @@ pub(crate) struct Piece {
     pub(crate) len: u32,
 }
 
-/// Where a logger runs, and whose it is.
+/// Where a logger runs, and which process is the parent.
 enum Process {
     /// A child of ours.
     Child(Child),
@@ -131,10 +131,10 @@ enum Process {
     Elsewhere,
 }
 
-/// A logger, and the stream to it.
+/// A logger, and the control stream to the logger.
 pub(crate) struct LoggerClient {
     process: Process,
-    /// Its digests have another key than ours, or none.
+    /// The digests of the logger have another key than the digests of this service, or no key.
     has_other_key: bool,
     /// The agreed version of mirror frames.
     pub(crate) mirror_version: u8,
@@ -149,8 +149,8 @@ pub(crate) struct LoggerClient {
 }
 
 impl LoggerClient {
-    /// Start the process and wait until it reads the ring, `timeout` at most. A process that reads the ring is ended
-    /// before, with its records.
+    /// Start the process and wait until the process reads the ring, `timeout` at most. Another reader of the ring is
+    /// ended before, and loses the records.
     pub(crate) fn start(
         config: &ServeConfig,
         pins: &Path,
@@ -159,7 +159,7 @@ impl LoggerClient {
         let directory = config.run_dir.service(&config.name);
         reader_lock::end_holder(&directory)?;
         let at = directory.join(SOCKET);
-        let _ = std::fs::remove_file(&at); // of one that is dead
+        let _ = std::fs::remove_file(&at); // of a dead logger process
         let listener = UnixListener::bind(&at).doing("make a socket for the logger")?;
         let binary = supervise::own_binary().doing("find our own binary")?;
         let mode = match config.replay {
@@ -181,8 +181,8 @@ impl LoggerClient {
             .arg("--replay")
             .arg(mode)
             .stdin(Stdio::from(OwnedFd::from(listener)))
-            // What a terminal tells a whole group (it is closed, Ctrl-C) is for `serve`, which survives the one and
-            // ends the logger itself after the other.
+            // A terminal signals a whole group: SIGHUP, or SIGINT for Ctrl-C. `serve` survives SIGHUP, and ends the
+            // logger itself after SIGINT.
             .process_group(0)
             .spawn()
             .doing("start the logger process")?;
@@ -193,7 +193,7 @@ impl LoggerClient {
         Ok(client)
     }
 
-    /// Take over the process of a `serve` that has died, with its records; `None`: it is gone.
+    /// Take over the process of a dead `serve`, with the records; `None`: the process is gone.
     pub(crate) fn adopt(config: &ServeConfig) -> Option<Self> {
         let at = config.run_dir.service(&config.name).join(SOCKET);
         let mut client = Self::connect(&at, &config.name, ANSWER_TIMEOUT).ok()?;
@@ -226,11 +226,11 @@ impl LoggerClient {
         Ok(client)
     }
 
-    /// Claim the addresses of the service there, if these are told, and attach. Answers also what
-    /// [`Self::claiming`] does.
+    /// Claim the addresses of the service at the logger, if `asks` has a claim, and attach. The last part of the result
+    /// is that of [`Self::claiming`].
     ///
     /// # Errors
-    /// As of [`Self::claiming`], and what it says to who attaches.
+    /// Errors of [`Self::claiming`], and a refusal by the logger.
     pub(crate) fn attaching(
         self,
         asks: &AttachRequest,
@@ -281,7 +281,7 @@ impl LoggerClient {
         }
     }
 
-    /// Tells what the key of our digests is made of; answers that of the key of the digests in our records.
+    /// Sends the seed of this service's digest key; returns the seed of the digests in the records.
     fn send_digest_seed(&mut self, seed: DigestSeed) -> Result<DigestSeed, ServeError> {
         match self.ask(&Request::DigestSeed(seed))? {
             Response::DigestSeed(seed) => Ok(seed),
@@ -289,18 +289,18 @@ impl LoggerClient {
         }
     }
 
-    /// Digests are neither told nor asked for any more.
+    /// From now on digests are neither sent to the logger nor requested.
     pub(crate) fn without_digests(&mut self) {
         self.has_other_key = true;
     }
 
-    /// Call a logger on another machine, where one has no records.
+    /// Connect to a logger on another machine before the service has records there.
     pub(crate) fn call(
         at: SocketAddr,
         key_file: &Path,
         patience: Duration,
     ) -> Result<Self, ServeError> {
-        let keys = KeyRing::load(key_file)?; // they may have been changed
+        let keys = KeyRing::load(key_file)?; // the file may have changed
         Self::dial(at, keys.first(), patience)
     }
 
@@ -314,11 +314,11 @@ impl LoggerClient {
         Self::open(stream)
     }
 
-    /// Claim the addresses of the service there. Answers who has one of them besides, in words, if a
-    /// service is not refused for that: it serves already.
+    /// Claim the addresses of the service at the logger. Returns in words which other service has an address too, if
+    /// the logger tolerates this because the service serves already.
     ///
     /// # Errors
-    /// [`ServeError::AddressClaimed`]: another service has one of them.
+    /// [`ServeError::AddressClaimed`]: another service has an address.
     pub(crate) fn claiming(mut self, claim: &Claim) -> Result<(Self, Option<String>), ServeError> {
         match self.ask(&Request::Claim(claim.clone())) {
             Ok(Response::Claimed { beside }) => Ok((self, Some(beside).filter(|b| !b.is_empty()))),
@@ -327,7 +327,7 @@ impl LoggerClient {
         }
     }
 
-    /// Tells the versions that this program speaks, and waits for the versions of the logger.
+    /// Sends the versions that this program supports, and waits for the versions of the logger.
     fn open(mut stream: Stream) -> Result<Self, ServeError> {
         stream.write(&Opening::of(Role::Asks).encode())?;
         let mut decoder = Decoder::at_opening(VERSIONS);
@@ -351,7 +351,7 @@ impl LoggerClient {
         })
     }
 
-    /// Its process number, on its machine.
+    /// Process number of the logger on the logger's machine.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
@@ -364,41 +364,41 @@ impl LoggerClient {
     pub(crate) fn is_dead(&mut self) -> bool {
         match &mut self.process {
             Process::Child(child) => !matches!(child.try_wait(), Ok(None)),
-            // Their ends are seen on the stream.
+            // The stream shows the end of these processes.
             Process::Adopted(_) | Process::Elsewhere => false,
         }
     }
 
-    /// The key by which it knows us, if it is on another machine.
+    /// Key that the logger has accepted, if the logger is on another machine.
     pub(crate) fn key(&self) -> Option<&Key> {
         self.stream.key()
     }
 
-    /// Bytes that wait until it can take them.
+    /// Bytes that wait until the logger can take more.
     pub(crate) fn queued(&self) -> usize {
         self.stream.queued()
     }
 
-    /// Has it said something unasked that nobody has heard?
+    /// Is a message queued?
     pub(crate) fn has_message(&self) -> bool {
         !self.messages.is_empty()
     }
 
-    /// What it said unasked, oldest first.
+    /// The oldest queued message.
     pub(crate) fn next_message(&mut self) -> Option<LoggerMessage> {
         self.messages.pop_front()
     }
 
-    /// Read what it says by itself, and write what waits; call when the stream is ready for that.
+    /// Read messages of the logger, and write queued bytes; call when the stream is ready.
     pub(crate) fn listen(&mut self) -> Result<(), ServeError> {
         self.stream.listen(&mut self.decoder)?;
         while let Some(response) = self.decoder.pull()? {
-            let _ = self.note(response); // nothing was asked
+            let _ = self.note(response); // no request is open
         }
         Ok(())
     }
 
-    /// What is said unasked is heard later; an answer is given back.
+    /// Queues a message that came without a request; returns the answer to a request.
     fn note(&mut self, response: Response) -> Option<Response> {
         let said = match response {
             Response::Drained { token } => LoggerMessage::Drained(token),
@@ -435,7 +435,7 @@ impl LoggerClient {
         self.send_all([request.clone()])
     }
 
-    /// In one piece: the logger may wait for us to read its first answer before it reads on.
+    /// A single write: the logger may stop reading until `serve` has read the first answer.
     fn send_all(&mut self, requests: impl IntoIterator<Item = Request>) -> Result<(), ServeError> {
         let mut out = Vec::new();
         for request in requests {
@@ -469,7 +469,7 @@ impl LoggerClient {
         self.next_answer()
     }
 
-    /// Does it answer?
+    /// Checks that the logger answers.
     pub(crate) fn ping(&mut self) -> Result<(), ServeError> {
         match self.ask(&Request::Hello {
             service: String::new(),
@@ -480,7 +480,7 @@ impl LoggerClient {
         }
     }
 
-    /// What is known of every connection.
+    /// Summaries of the records of all connections.
     pub(crate) fn summaries(&mut self) -> Result<Vec<RecordSummary>, ServeError> {
         self.send(&Request::Summaries)?;
         self.pages(|response| match response {
@@ -514,8 +514,8 @@ impl LoggerClient {
         answers.collect()
     }
 
-    /// The recorded outstream of each of these, and where its client began to speak; `None` of one that is not known
-    /// (any more).
+    /// The recorded outstream of each connection, and the beginnings of requests; `None` for a connection that the
+    /// logger does not know (any more).
     pub(crate) fn heads(&mut self, flows: &[FlowId]) -> Result<Vec<Option<Heads>>, ServeError> {
         let takes_digests = !self.has_other_key;
         let questions = flows.iter().flat_map(|flow| {
@@ -591,7 +591,7 @@ impl LoggerClient {
         self.send(&Request::Unprotect { flow })
     }
 
-    /// From now on no turn begins and nothing of a record is dropped; or turns begin again.
+    /// Hold: no request begins, and no part of a record is dropped. `false`: requests begin again.
     pub(crate) fn hold_turns(&mut self, hold: bool) -> Result<(), ServeError> {
         self.send(&Request::HoldTurns { hold })
     }
@@ -619,17 +619,17 @@ impl LoggerClient {
         self.send_all(pieces.into_iter().map(|bytes| Request::Frames { bytes }))
     }
 
-    /// It shall say when it has recorded what it was sent so far.
+    /// Asks the logger to answer when everything sent before is recorded.
     pub(crate) fn barrier(&mut self, token: u64) -> Result<(), ServeError> {
         self.send(&Request::Barrier { token })
     }
 
-    /// It is in use, and which of our sessions that is.
+    /// Tells the logger that the service uses this logger, in this session of the service.
     pub(crate) fn in_use(&mut self, session: u64) -> Result<(), ServeError> {
         self.send(&Request::InUse { session })
     }
 
-    /// May this host speak? The answer is said unasked.
+    /// Sends a lease request. The answer comes as a message.
     pub(crate) fn ask_for_lease(&mut self, request: LeaseRequest) -> Result<(), ServeError> {
         self.send(&Request::Lease(request))
     }
@@ -639,7 +639,7 @@ impl LoggerClient {
         self.send(&Request::Resume(resume))
     }
 
-    /// The service is at its end: a process of ours ends, a logger on another machine forgets.
+    /// End of the service: a logger process of this host ends, a logger on another machine drops the records.
     pub(crate) fn shut_down(mut self) -> Option<Unended> {
         let said = self
             .send(&Request::Shutdown)
@@ -653,14 +653,14 @@ impl LoggerClient {
         let until = Instant::now() + ANSWER_TIMEOUT;
         while matches!(child.try_wait(), Ok(None)) {
             if Instant::now() >= until {
-                return self.kill(); // it hangs, or somebody has stopped it
+                return self.kill(); // hung, or stopped by a signal
             }
             std::thread::sleep(EXIT_POLL_INTERVAL);
         }
         None
     }
 
-    /// It does not behave: end it, whatever it does.
+    /// End a logger process that does not behave, in whichever state.
     pub(crate) fn kill(&mut self) -> Option<Unended> {
         match std::mem::replace(&mut self.process, Process::Elsewhere) {
             Process::Child(mut child) => {
@@ -676,7 +676,7 @@ impl LoggerClient {
     }
 }
 
-/// End the process of a `serve` that has died, if it is there.
+/// End the logger process of a dead `serve`, if the process exists.
 pub(crate) fn end_left_over(directory: &Path) {
     if let Ok(client) = LoggerClient::connect(&directory.join(SOCKET), "", ANSWER_TIMEOUT) {
         client.shut_down();
@@ -692,13 +692,14 @@ pub(crate) fn end_left_over(directory: &Path) {
 )]
 pub(crate) struct Unended(u32);
 
-/// Wait for its end, so long at the most. Then it is nobody's concern: it does nothing more of its own.
+/// Wait for the end of the process, `most` at most. A process that has not ended by then does no more work, and the
+/// wait goes on in a thread.
 fn reap(mut child: Child, most: Duration) -> Option<Unended> {
     let until = Instant::now() + most;
     while matches!(child.try_wait(), Ok(None)) {
         if Instant::now() >= until {
             let unended = Unended(child.id());
-            // Or it would stay a zombie. Without the thread it does, until this process ends.
+            // The thread prevents a zombie. Without the thread the zombie stays until this process ends.
             let _ = std::thread::Builder::new().spawn(move || child.wait());
             return Some(unended);
         }
@@ -721,7 +722,7 @@ fn known<T>(answer: Result<T, ServeError>) -> Result<Option<T>, ServeError> {
     }
 }
 
-/// The operator says that the host which holds this service is gone for good. Answers the epoch that is over.
+/// The operator says that the host which holds this service is gone for good. Returns the epoch that is over.
 pub(crate) fn give_up(mut client: LoggerClient, service: &str) -> Result<u32, ServeError> {
     let service = service.to_owned();
     client.send(&Request::GiveUp { service })?;

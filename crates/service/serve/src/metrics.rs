@@ -1,7 +1,7 @@
 //! The status as metrics.
 //!
-//! Whoever wants them asks the loop of the service what `outlive status` asks, over the same socket,
-//! but not more often than once a second. That it does not answer is news as well.
+//! An HTTP client gets the status from the loop of the service, over the socket of `outlive status`, at most once a
+//! second. Silence of the loop is reported, too.
 
 use std::{
     collections::BTreeMap,
@@ -29,7 +29,7 @@ const STATUS_REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Age at which an answer is replaced.
 const STATUS_MAX_AGE: Duration = Duration::from_secs(1);
 
-/// Shows them, if that is wanted.
+/// Serves the metrics, if configured.
 pub(crate) fn show(config: &ServeConfig) -> Result<Option<::metrics::Running>, ServeError> {
     let Some(address) = config.metrics else {
         return Ok(None);
@@ -56,7 +56,7 @@ fn asking(socket: PathBuf) -> impl FnMut() -> Result<Status, String> {
     }
 }
 
-/// What the service may be doing, as its status has it.
+/// Stages of a service, as in the status.
 pub(crate) const STAGES: [&str; 7] = [
     "first_start",
     "serving",
@@ -81,7 +81,7 @@ fn label(name: &'static str, value: impl Into<std::borrow::Cow<'static, str>>) -
     vec![(name, value.into())]
 }
 
-/// Those that are known, and those that there are.
+/// Known kinds, and kinds that occur.
 fn each<V: Copy + Default>(
     name: &'static str,
     known: &[&'static str],
@@ -248,7 +248,7 @@ impl Status {
         to.counters("outlive_record_refused_frames", Unit::None, help, refused)
     }
 
-    /// Of a server with state.
+    /// Metrics of a server with state.
     fn of_the_state(&self, to: &mut Families<'_>) -> fmt::Result {
         let help = "Size of the determinant log (--stateful)";
         let record = self.determinant_log_bytes.map(|bytes| (Vec::new(), bytes));

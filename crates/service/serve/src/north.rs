@@ -1,6 +1,6 @@
-//! A server with state: what its processes were told is recorded in memory that outlives them, and its next incarnation
-//! replays that before it is given its clients' connections (`ft-tcp-infocom-2001`, III.B; the wrap itself is in
-//! `north-shim`).
+//! A server with state. The input of the server's processes is recorded in memory that outlives the processes. The next
+//! incarnation replays the record before the handover of the client connections (`ft-tcp-infocom-2001`, III.B; the wrap
+//! itself is in `north-shim`).
 
 mod checkpoints;
 mod deaths;
@@ -99,7 +99,7 @@ pub(crate) enum Replayed {
 }
 
 impl North {
-    /// An empty record, for at most so many bytes.
+    /// An empty record of at most `bytes` bytes.
     pub(crate) fn new(run_dir: &Path, bytes: u64) -> Result<Self, ServeError> {
         let memory_mount = mount_memory(run_dir, bytes)?;
         Ok(Self::with(
@@ -110,8 +110,8 @@ impl North {
         ))
     }
 
-    /// Where images of the server are to take the place of its record, they do. One that is missing has the record
-    /// with it.
+    /// With checkpoints configured, images of the server replace the record. If an image is missing, the record is
+    /// lost, too.
     pub(crate) fn with_images(
         mut self,
         config: &ServeConfig,
@@ -175,8 +175,8 @@ impl North {
         }
     }
 
-    /// The record that an earlier `serve` has begun. Without it the server's state is lost with its process. If that
-    /// fails everything stays as it was, but for a record that is of no use.
+    /// The record of an earlier `serve`. Without a record, the server's state is lost with the server's process. If the
+    /// adoption fails, everything stays as before, except for a record that is of no use.
     pub(crate) fn adopt(config: &ServeConfig, run_dir: &Path) -> Result<Self, ServeError> {
         let (images, bytes) = (Images::wanted(config, run_dir)?, config.limits.total);
         let Some(memory_mount) = mounts::memory_left(run_dir) else {
@@ -233,7 +233,7 @@ impl North {
         self.is_lost = true;
     }
 
-    /// Leave the record for whoever comes next.
+    /// Leave the record for the next `serve`.
     pub(crate) fn leave(self) {
         self.memory_mount.leave();
     }
@@ -243,7 +243,8 @@ impl North {
         self.handover.supervisor_socket()
     }
 
-    /// Start the server: it replays what there is. `shipping` is its way to the logger, where there is one.
+    /// Start the server, which replays the record. `shipping` is the server's socket to the logger, if there is a
+    /// remote logger.
     pub(crate) fn start(
         &mut self,
         command: &Command,
@@ -278,8 +279,8 @@ impl North {
         (self.follows, self.replays) = (true, true);
     }
 
-    /// Hear what an incarnation that follows has said of its connections, and which files it asks for. All else is for
-    /// when it goes on.
+    /// Reads the connections that a replica reports and the files that a replica asks for. All other messages wait for
+    /// the promotion.
     pub(crate) fn listen(&mut self) -> Result<(), HandoverError> {
         self.handover.read_entries()?;
         self.has_messages |= self.handover.receive_messages()?;
@@ -295,7 +296,7 @@ impl North {
         self.handover.report_bytes()
     }
 
-    /// So much of it is with the clients of these connections; there are no others.
+    /// The clients have received the output up to these positions; connections that are not in `received` are gone.
     pub(crate) fn forget(&mut self, received: &HashMap<Ends, u64>) {
         self.handover.forget(received);
     }
@@ -305,12 +306,12 @@ impl North {
         self.is_lost
     }
 
-    /// The connections of the incarnation that was lost are gone: what begins now is recorded again.
+    /// The connections of the lost incarnation are gone: the new record is complete again.
     pub(crate) fn restart_record(&mut self) {
         self.is_lost = false;
     }
 
-    /// What the server has done that cannot be replayed, in words; `None`: nothing.
+    /// Description of a call of the server that cannot be replayed; `None`: no such call.
     pub(crate) fn is_not_replayable(&self) -> Option<String> {
         let failure = self.memory.divergence()?.failure;
         let unknown = || "the server made a call that cannot be replayed".to_owned();
@@ -323,7 +324,7 @@ impl North {
         self.memory.divergence()
     }
 
-    /// Why nothing is recorded any more; `None`: everything is.
+    /// Why recording has stopped; `None`: recording goes on.
     pub(crate) fn end_reason(&self) -> Option<&'static str> {
         if self.logger_copy.other_version.is_some() {
             return Some(OTHER_VERSION);
@@ -336,14 +337,14 @@ impl North {
         })
     }
 
-    /// The same, if it was not told yet.
+    /// [`Self::end_reason`], if not reported before.
     pub(crate) fn take_end_reason(&mut self) -> Option<&'static str> {
         let ended = self.end_reason().filter(|_| !self.is_lost)?;
         self.is_lost = true;
         Some(ended)
     }
 
-    /// Why helper threads are not waited for any more, if it was not told yet of this record.
+    /// Why helper threads are not awaited any more, if not reported before for this record.
     pub(crate) fn threads_not_awaited(&mut self) -> Option<&'static str> {
         let reason = self
             .memory
@@ -357,12 +358,12 @@ impl North {
         })
     }
 
-    /// It can be replayed by nobody.
+    /// Marks the record as not replayable.
     pub(crate) fn give_up(&self) {
         self.memory.give_up();
     }
 
-    /// How large the record is.
+    /// Size of the record.
     pub(crate) fn record_bytes(&self) -> u64 {
         self.memory
             .processes()
@@ -375,7 +376,7 @@ impl North {
         self.memory.page().commits.so_far()
     }
 
-    /// Has the present incarnation anything left to replay? (It records by now.)
+    /// Is the present incarnation replaying? (Afterwards the incarnation records.)
     pub(crate) fn replays(&self) -> bool {
         self.replays
     }
@@ -385,12 +386,12 @@ impl North {
         self.memory.length(0) > 0
     }
 
-    /// Is it the program that is recorded that listens to clients?
+    /// Is the recorded program the listener for clients?
     pub(crate) fn has_listener(&self) -> bool {
         self.memory.has_listener()
     }
 
-    /// What the server has said: that it has replayed its record, or that it has opened or closed a connection.
+    /// Handles messages of the server: end of the replay, an upstream connection that was opened or closed.
     pub(crate) fn poll(&mut self, now: Duration) -> Result<Replayed, ServeError> {
         match self.handover.receive_messages() {
             Ok(has_messages) if has_messages || self.has_messages => {}
@@ -406,7 +407,7 @@ impl North {
             Ok(passed) => passed,
             Err(error) => return Ok(Replayed::Not(error.to_string())),
         };
-        // Of several with the same ends, of which nobody knows which they are, the one that is open, or the last one.
+        // Several connections may have the same ends, and cannot be told apart: an open connection wins, else the last.
         let (closed, open): (Vec<_>, Vec<_>) = passed
             .clients
             .into_iter()
@@ -420,7 +421,7 @@ impl North {
         Ok(Replayed::Whole)
     }
 
-    /// What they say of files and of connections that the server has opened.
+    /// Handles messages about files and upstream connections.
     fn handle_messages(&mut self) {
         self.has_messages = false;
         let before = std::mem::take(&mut self.pending_messages);
@@ -437,12 +438,12 @@ impl North {
         }
     }
 
-    /// The next connection that the server has opened and that is to go on as its clients' do; to be answered.
+    /// The next upstream connection that shall continue as client connections do; the process awaits an answer.
     pub(crate) fn next_outbound(&mut self) -> Option<OutboundRequest> {
         self.upstream.next_outbound()
     }
 
-    /// By which number it will, if it does. `false`: nobody has heard that.
+    /// Answers with the flow of the connection; `None`: no flow. `false`: the answer was not delivered.
     pub(crate) fn answer(
         &mut self,
         joining: OutboundRequest,
@@ -451,18 +452,18 @@ impl North {
         self.upstream.answer(joining, flow)
     }
 
-    /// The processes are dead: those connections that one was told of as going on so, and that it had no time to note.
+    /// The processes are dead: adopted connections whose adoption no process had time to record.
     pub(crate) fn unjoin(&mut self) -> Vec<(FlowKey, FlowId)> {
         let memory = &self.memory;
-        // Where the record cannot be read nobody goes on with anything.
+        // Without a readable record no incarnation continues any connection.
         let is_noted = |process, flow: FlowId| memory.has_joined(process, flow.0).unwrap_or(true);
         self.upstream.unjoin(is_noted)
     }
 
-    /// The server is about to be ended, and with it what it has opened.
+    /// The server is about to be ended, and the upstream connections with the server.
     pub(crate) fn ends(&mut self) {
         self.memory.is_ending();
-        // Nobody is to wait for an answer while we wait for the server's end.
+        // No process shall wait for an answer while `serve` waits for the server's end.
         if self.handover.stop_listening().is_ok() && self.handover.receive_messages().is_ok() {
             self.handle_messages();
         }
@@ -485,7 +486,8 @@ fn mount_bytes(bytes: u64) -> u64 {
     bytes + 2 * Memory::OVERHEAD
 }
 
-/// An empty record beside one that is of no use, and that the server has, with all its memory, for as long as it lives.
+/// An empty record beside a record that is of no use. The server keeps the old record, with all the memory, as long as
+/// the server lives.
 fn beside(memory_mount: &Mount, bytes: u64) -> Result<Memory, ServeError> {
     OtherVersion::set_aside(memory_mount.path()).doing(RECORD)?;
     let used = memory_mount.used().doing(RECORD)?;
@@ -498,7 +500,7 @@ fn empty(memory_mount: &Mount) -> Result<Memory, ServeError> {
     Memory::create(memory_mount.path(), new_number()).doing(RECORD)
 }
 
-/// One that no other record has.
+/// A random number for a new record.
 fn new_number() -> u64 {
     rand::rng().random_range(Edition::WITHOUT + 1..=u64::MAX)
 }

@@ -1,5 +1,5 @@
-//! With which options a service runs, kept in its directory: who takes it over must want the same of
-//! those that cannot be changed while connections are open.
+//! Options of a running service, stored in the service's directory: an adopting `serve` must have the same values of
+//! options that cannot change while connections are open.
 
 use std::{fs, io, net::SocketAddr, path::Path};
 
@@ -16,7 +16,7 @@ use crate::{
 /// The file in a service's directory.
 pub(crate) const FILE: &str = "options.json";
 
-/// Whether there is a record of what the server is told.
+/// Whether the server's input is recorded.
 pub(crate) const NORTH: &str = "--stateful";
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,12 +31,12 @@ struct Options {
     ring: u32,
     max_connections: u32,
     link: bool,
-    /// Who grants that this host serves.
+    /// Logger that grants leases.
     granted_by: Option<SocketAddr>,
     crash_on_any_failure: bool,
     #[serde(default)]
     crash_on_main_alone: bool,
-    /// Of a server with state: in a tenth of a second, before any copy is left out.
+    /// Server with state: segments in a tenth of a second below which every segment is mirrored.
     #[serde(default)]
     copies: Option<u32>,
 }
@@ -62,7 +62,7 @@ impl Options {
         }
     }
 
-    /// The option that is another one, by its name on the command line.
+    /// Name of a differing option on the command line.
     fn differs(&self, other: &Self) -> Option<&'static str> {
         let differences = [
             ("--address", self.addresses != other.addresses),
@@ -102,7 +102,7 @@ pub(crate) fn keep(directory: &Path, config: &ServeConfig) -> Result<(), ServeEr
     rundir::keep(directory, FILE, &Options::of(config)).doing("note the options of the service")
 }
 
-/// The addresses of the service that was begun in this directory, if one was.
+/// The addresses of the service that began in this directory, if a service began.
 pub(crate) fn addresses(directory: &Path) -> Vec<SocketAddr> {
     let text = fs::read(directory.join(FILE)).unwrap_or_default();
     let kept = serde_json::from_slice::<Options>(&text);

@@ -35,10 +35,10 @@ pub struct Finding {
     /// The condition does not hold, and `serve` begins nevertheless, with a warning.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub warning: bool,
-    /// Of a condition without which `serve` does not begin: the party at fault, and whether time helps.
+    /// For a condition without which `serve` does not begin: the party at fault, and whether waiting helps.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fault: Option<Fault>,
-    /// Of a condition that does not hold: the code.
+    /// For a condition that does not hold: the code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<&'static str>,
     /// The version of the schema.
@@ -181,10 +181,10 @@ fn addresses_on(addresses: &[SocketAddr], device: Option<&str>) -> Result<(), Se
     Ok(())
 }
 
-/// Has another service of this host one of the addresses, whose server may still have to listen?
+/// Does another service of this host claim an address of this service, with a server that may still have to listen?
 ///
 /// # Errors
-/// It has.
+/// Another service does.
 pub(crate) fn foreign_addresses(config: &ServeConfig) -> Result<(), ServeError> {
     let run_dir = &config.run_dir;
     let services = run_dir.services();
@@ -278,7 +278,7 @@ impl<'a> Question<'a> {
         }
     }
 
-    /// `otherwise`: a server that cannot be rebuilt is served without a record, and the answer says so.
+    /// `otherwise`: a server that cannot be rebuilt is served without a record, and the answer tells this.
     fn answered(&self, otherwise: bool) -> Finding {
         match (self.ask)() {
             Err(error) if otherwise && error.is_of_the_north() => {
@@ -322,7 +322,7 @@ fn first(config: &ServeConfig) -> Vec<Question<'_>> {
     questions
 }
 
-/// The questions of `serve` about a service of which nothing is left.
+/// Preflight questions about a service without remains.
 fn anew(config: &ServeConfig) -> Vec<Question<'_>> {
     let device = config.address_device.as_deref();
     let good = match device {
@@ -359,7 +359,7 @@ pub(crate) fn pass_first(config: &ServeConfig) -> Result<(), ServeError> {
     pass(&first(config))
 }
 
-/// May `serve` begin a service anew?
+/// May `serve` begin a new service?
 ///
 /// # Errors
 /// The first reason against a start.
@@ -505,7 +505,7 @@ fn presence(config: &ServeConfig) -> Presence {
     } else if UnixStream::connect(config.run_dir.socket(&config.name)).is_ok()
         || config.run_dir.holder(&config.name).is_some()
     {
-        // Without the socket: it is about to begin, or about to end.
+        // Without the socket: the `serve` is about to begin, or about to end.
         Presence::Runs
     } else if Instance::is_begun_in(&config.run_dir.service(&config.name)) {
         Presence::Left

@@ -1,5 +1,5 @@
-//! The record, read ahead: a replay asks for it in pieces of a packet, one question to the logger
-//! brings many of them. (FT-TCP V.B.5 names this as the optimisation that its replay lacked.)
+//! Read-ahead of the record: a replay needs pieces of the size of a packet, and a single request to the logger brings
+//! many pieces. (FT-TCP V.B.5 names this optimisation as missing.)
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ const CONNECTIONS_MAX: usize = 64;
 pub(crate) struct ReadAhead(BTreeMap<FlowId, (SeqNumber, Vec<u8>)>);
 
 impl ReadAhead {
-    /// The piece from `from`, if all of it is here.
+    /// The piece from `from`, if completely here.
     pub(crate) fn piece(&self, flow: FlowId, from: SeqNumber, len: u32) -> Option<&[u8]> {
         let (start, bytes) = self.0.get(&flow)?;
         let skip = usize::try_from(from.distance_from(*start)?).ok()?;
@@ -22,7 +22,7 @@ impl ReadAhead {
         bytes.get(skip..end)
     }
 
-    /// How much to ask for, when a piece of `len` bytes is wanted.
+    /// Bytes to request when a replay needs a piece of `len` bytes.
     pub(crate) fn worth_asking(&self, flow: FlowId, len: u32) -> u32 {
         let room = self.0.len() < CONNECTIONS_MAX || self.0.contains_key(&flow);
         if room {
@@ -32,17 +32,17 @@ impl ReadAhead {
         }
     }
 
-    /// Whether anything of it is here.
+    /// Whether any byte of the connection is here.
     pub(crate) fn knows(&self, flow: FlowId) -> bool {
         self.0.contains_key(&flow)
     }
 
-    /// So many more connections may be read ahead.
+    /// Number of further connections that may be read ahead.
     pub(crate) fn free_slots(&self) -> usize {
         CONNECTIONS_MAX.saturating_sub(self.0.len())
     }
 
-    /// What was read.
+    /// Stores the bytes that were read.
     pub(crate) fn keep(&mut self, flow: FlowId, from: SeqNumber, bytes: Vec<u8>) {
         self.0.insert(flow, (from, bytes));
     }

@@ -1,5 +1,5 @@
-//! The server of a host that stands by *hot*: it does already what it does on the host that serves
-//! (`ft-tcp-infocom-2001`, VI.C), says nothing, and waits wherever it is not known yet what came next.
+//! The server of a hot standby: the server replays the determinants of the active host (`ft-tcp-infocom-2001`, VI.C),
+//! sends no output, and waits wherever the next determinant is unknown.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -93,7 +93,7 @@ impl Replica {
             .collect()
     }
 
-    /// More of a stream. `false`: something before it is missing.
+    /// Appends bytes to a stream. `false`: bytes before `from` are missing.
     pub(crate) fn append(
         &mut self,
         process: u32,
@@ -112,7 +112,8 @@ impl Replica {
         Ok(true)
     }
 
-    /// What has come is there for it. Tells whether it is useful, and has said nothing odd.
+    /// Received determinants are ready for replay. Checks that the replica is of use, and has reported no unexpected
+    /// state.
     pub(crate) fn poll(&mut self) -> Result<(), ReplicaError> {
         if self.north.memory().is_served_by_children() {
             return Err(ReplicaError::Children);
@@ -134,7 +135,7 @@ impl Replica {
         self.north.memory().lag()
     }
 
-    /// Has it come to the end of what there is just now, for the first time?
+    /// Has the replica caught up for the first time?
     pub(crate) fn reaches_end(&mut self, now: Duration) -> bool {
         let first = self.caught_up.is_none() && self.lag_bytes() == 0 && !self.feeds.is_empty();
         if first {
@@ -153,7 +154,7 @@ impl Replica {
         if self.north.held() < self.trim_at {
             return Ok(());
         }
-        // What it has said by now is of connections that the logger knows, if they are not over.
+        // The replica's output up to now is for connections that the logger knows, unless the connections are over.
         let (connections, _) = newest_records(logger.connections()?);
         let received: HashMap<Ends, u64> = connections
             .iter()
@@ -164,8 +165,8 @@ impl Replica {
         Ok(())
     }
 
-    /// Fetch what it does not have yet, from the logger that nobody else tells anything any more. `None`: what is
-    /// there is not what it has followed. An error inside: it is of no use.
+    /// Fetch the rest of the record from a logger that no other host writes to any more. `None`: the logger's record is
+    /// not the replicated record. An error inside: the replica is of no use.
     pub(crate) fn fetch_rest(
         &mut self,
         logger: &mut LoggerClient,
@@ -193,7 +194,7 @@ impl Replica {
             if let Err(error) = fed {
                 return Ok(Some(Err(ReplicaError::NoRoom(error))));
             }
-            // Nothing was said that depended on what the dead host had begun to say to the logger.
+            // No output depends on the incomplete last determinant of the dead host.
             if feed.is_torn() {
                 logger.cut_determinants(process, memory.length(process))?;
             }

@@ -30,8 +30,8 @@ const CHILD_EXEC_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between two attempts to take the lock.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Keep something for the next `serve`, in this file of a service's directory. Whenever we are killed, the old
-/// file or the new one is there: half of one would stop every start.
+/// Keep a value for the next `serve`, in this file of a service's directory. After a kill at any time, the old file or
+/// the new file is there: half a file would stop every start.
 pub(crate) fn keep(directory: &Path, file: &str, what: &impl Serialize) -> io::Result<()> {
     let new = directory.join(TEMPORARY_FILE);
     let text = serde_json::to_vec(what).map_err(io::Error::other)?;
@@ -58,7 +58,7 @@ impl RunDir {
         Self(path)
     }
 
-    /// The directory of one service.
+    /// The directory of a service.
     #[must_use]
     pub fn service(&self, name: &str) -> PathBuf {
         self.0.join(name)
@@ -70,8 +70,8 @@ impl RunDir {
         self.service(name).join("control.sock")
     }
 
-    /// The service's name in what all run directories of a host share (the cgroup hierarchy, the
-    /// host's bpffs): two services of one name in two run directories are two services.
+    /// The service's name in places that all run directories of a host share (the cgroup hierarchy, the host's bpffs).
+    /// Services of the same name in two run directories are two services.
     #[must_use]
     pub fn host_name(&self, name: &str) -> String {
         if self.0 == Path::new(DEFAULT_DIRECTORY) {
@@ -95,15 +95,14 @@ impl RunDir {
         names
     }
 
-    /// The process that has a service's lock, if another one has it. Not to be asked by the one that has it: the lock
-    /// is gone when that process closes any descriptor of the file (fcntl(2)).
+    /// The process that has a service's lock, if another process has the lock. The owner of the lock must not call
+    /// this: the lock is gone when the owner closes any descriptor of the file (fcntl(2)).
     #[must_use]
     pub fn holder(&self, name: &str) -> Option<Holder> {
         Holder::of(&self.service(name).join("lock"))
     }
 
-    /// Make the service's directory and take its lock, so that no second `serve` or `clean`
-    /// touches it.
+    /// Make the service's directory and take the directory's lock, to keep a second `serve` or `clean` away.
     ///
     /// # Errors
     /// Another process holds the lock, or the directory cannot be made.
@@ -140,7 +139,7 @@ impl RunDir {
 /// The process that runs a service, or begins to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Holder {
-    /// Its number; `None`: it has none that is known here.
+    /// Process number; `None`: the process has no known number here.
     pub pid: Option<Pid>,
 }
 
@@ -156,11 +155,11 @@ impl Holder {
             offset_type: FlockOffsetType::Set,
         };
         let held = fcntl_getlk(&file, &all).ok()??;
-        // One of another namespace of process numbers has none here.
+        // A process of another process namespace has no number here.
         Some(Self { pid: held.pid })
     }
 
-    /// Has it the same network as this process, as far as can be seen?
+    /// Has the holder the same network as this process, as far as visible?
     pub(crate) fn is_of_our_network(self) -> bool {
         let network = |of: &str| fs::read_link(format!("/proc/{of}/ns/net")).ok();
         let pid = self.pid.map(|pid| pid.as_raw_pid().to_string());
@@ -217,7 +216,7 @@ impl fmt::Display for RunDir {
     }
 }
 
-/// Holds a service's directory for one process.
+/// Reserves a service's directory for this process.
 #[derive(Debug)]
 pub struct Lock {
     directory: PathBuf,
@@ -233,7 +232,7 @@ impl Lock {
         &self.directory
     }
 
-    /// Remove the directory, and the one above if it is ours and no other service is in it.
+    /// Remove the directory, and the parent if `serve` made the parent and no other service is in the parent.
     pub fn remove(self) {
         if let Err(error) = images::remove(&self.directory) {
             tracing::warn!(%error, "checkpoints of the server stay");
@@ -251,7 +250,7 @@ impl Lock {
         ] {
             let _ = fs::remove_file(self.directory.join(file));
         }
-        // Fails, as it should, when something unknown is in it.
+        // Fails, as intended, if the directory has an unknown file.
         let removed = fs::remove_dir(&self.directory).is_ok();
         if let (true, Some(parent)) = (removed && self.made_above, self.directory.parent()) {
             let _ = fs::remove_dir(parent);

@@ -1,4 +1,4 @@
-//! The loop of one service.
+//! The loop of a service.
 
 use std::{collections::BTreeMap, path::Path, sync::mpsc, time::Duration};
 
@@ -47,7 +47,7 @@ enum Next {
     Go { acted: bool },
 }
 
-/// How the service ended.
+/// Ending of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
     /// A signal asked for the stop.
@@ -69,7 +69,7 @@ pub struct History {
     counters: EventCounters,
 }
 
-/// One protected service.
+/// A protected service.
 pub struct Service {
     pub(crate) config: ServeConfig,
     pub(crate) resources: Resources,
@@ -121,8 +121,8 @@ pub struct Service {
     logger_loss_reported: bool,
     /// Acknowledgements in the data plane at the beginning of the logger's silence.
     link_acks: Option<u64>,
-    /// Where records begin anew on a logger, and when that was said. Only of connections that were open
-    /// when it was reached, each once: no more than there can be.
+    /// Where records begin again at a logger, and when the logger was told. Only connections that were open when the
+    /// logger was reached have an entry, at most a single entry each.
     resumed: BTreeMap<FlowId, ((SeqNumber, SeqNumber), Duration)>,
     /// The connections are to be listed when a logger answers.
     pub(crate) listing_pending: bool,
@@ -139,10 +139,10 @@ pub struct Service {
 
 impl Service {
     /// Set everything up. `past` has the earlier events of this process. `sink` gets each event at once; `signals` were
-    /// watched before, so that being asked to stop meanwhile leaves nothing behind.
+    /// watched before: a request to stop during the setup leaves no remains.
     ///
     /// # Errors
-    /// Something stands in the way; nothing is left behind.
+    /// The setup has met an obstacle; all parts are removed again.
     pub fn new(
         config: ServeConfig,
         signals: &Signals,
@@ -241,11 +241,10 @@ impl Service {
         self.emit(Event::Warning { code, reason });
     }
 
-    /// Start the server and protect it until it ends or we are asked to stop.
+    /// Start the server and protect the server until it ends or a signal asks `serve` to stop.
     ///
     /// # Errors
-    /// The server did not come up the first time, or something of ours failed. Everything is
-    /// taken down.
+    /// The server did not come up the first time, or a part of `serve` failed. Everything is taken down.
     pub fn run(mut self) -> Result<(Ending, History), ServeError> {
         let result = self.start_and_watch();
         if let Err(error) = self.stop_replica() {
@@ -253,8 +252,8 @@ impl Service {
         }
         let refused = matches!(result, Err(ServeError::NotReplayable { .. }));
         if result.is_err() {
-            // Whatever went wrong, the server must not run on behind a gate that nobody opens. Where another
-            // host can go on, clients hear nothing of it.
+            // After any failure, the server must not run on behind a gate that no `serve` opens. If another host can
+            // continue, clients receive no reset.
             let ended = match &self.resources.lease {
                 Some(_) => self.kill_behind_fence(),
                 None => self.kill_and_reset(refused),
@@ -276,7 +275,7 @@ impl Service {
                 .kill_behind_fence()
                 .and_then(|()| self.destroy_all_sockets())
         {
-            // Then it stays as it is, silent: whoever comes next looks after it.
+            // Then the service stays silent as it is: the next `serve` adopts or removes the service.
             self.control.close();
             if let Some(north) = self.north.take() {
                 north.leave();
@@ -286,8 +285,8 @@ impl Service {
         }
         self.control.reply(&self.events, None);
         self.control.close();
-        // Where something has failed, or nobody was served, or somebody else is, there are records that
-        // somebody wants.
+        // Records at a remote logger are useless only after a regular end. After a failure, before any client was
+        // served, or when another host serves, the records are still needed.
         let ended = matches!(result, Ok(Ending::Stopped | Ending::Ended))
             || refused && self.resources.lease.is_none();
         let over = ended && self.resources.instance.has_begun();
@@ -332,7 +331,8 @@ impl Service {
                 let message = format!("no other host can take over: {why}");
                 self.warn(Code::NoTakeover, message);
             }
-            // Not when clients wait already: while this host waits for its turn it looks for new ones, too.
+            // Not when clients wait already: while this host waits for an epoch, the loop looks for new interfaces,
+            // too.
             self.attach_new_interfaces()?;
             if let Some(ending) = self.await_epoch()? {
                 return Ok(ending);
@@ -344,14 +344,14 @@ impl Service {
                 return Ok(ending);
             }
             if !restored && self.should_stop() {
-                return Ok(Ending::Stopped); // nobody was served
+                return Ok(Ending::Stopped); // no client was served
             }
             if !restored {
                 self.start_first()?;
             }
             self.reset_lost_events()?;
         }
-        // Not before clients are served, if that does not take long: it may have been due for hours.
+        // Only now that clients are served, which does not take long: a heartbeat may be overdue for hours.
         self.heartbeat()?;
         self.next_heartbeat = clock::now() + HEARTBEAT_INTERVAL;
         let mut failures = 0;
@@ -392,8 +392,7 @@ impl Service {
         }
     }
 
-    /// The programs in the kernel hear that `serve` goes on, and so does a service manager that watches
-    /// (`WatchdogSec=`).
+    /// Heartbeat for the programs in the kernel, and for a service manager with a watchdog (`WatchdogSec=`).
     fn heartbeat(&self) -> Result<(), ServeError> {
         self.resources.plane.heartbeat()?;
         if sd_notify::watchdog_enabled(false, &mut 0) {
@@ -415,8 +414,8 @@ impl Service {
         self.resources
             .begins(u32::from(self.config.address_device.is_some()))?;
         if self.config.address_device.is_some() {
-            // Clients may know the addresses from another host. As in a recovery, the kernel refuses
-            // nobody until the server listens.
+            // Clients may know the addresses from another host. As in a recovery, the kernel refuses no client until
+            // the server listens.
             self.resources.plane.new_incarnation()?;
             self.incarnation += 1;
         }
@@ -457,7 +456,7 @@ mod status;
 mod unseen;
 mod wait;
 
-/// Tell the service manager that started us, if one did and wants to know.
+/// Notify the service manager that started `serve`, if a manager wants notifications.
 fn notify_manager(state: NotifyState<'_>) {
     if let Err(error) = sd_notify::notify(false, &[state]) {
         tracing::warn!(%error, "the service manager cannot be told how we are");

@@ -1,5 +1,5 @@
-//! Everything that must be in place before the server is started, in order; what was set up is
-//! taken down again when a later step fails.
+//! Everything that must be in place before the start of the server, in order; when a step fails, the earlier steps are
+//! undone.
 
 use std::time::Duration;
 
@@ -48,13 +48,13 @@ pub(crate) struct Resources {
 }
 
 impl Resources {
-    /// Set everything up, or take over what an earlier `serve` has left running.
+    /// Set everything up, or adopt a service that an earlier `serve` has left running.
     pub(crate) fn prepare(config: &ServeConfig) -> Result<(Self, Option<Adopted>), ServeError> {
         let lock = config.run_dir.lock(&config.name)?;
         let bpffs = match mounts::bpffs(lock.directory()) {
             Ok(bpffs) => bpffs,
             Err(error) => {
-                // Of a service that runs all stays.
+                // A running service keeps everything.
                 if !Instance::is_begun_in(lock.directory()) {
                     lock.remove();
                 }
@@ -78,9 +78,9 @@ impl Resources {
             let (resources, adopted) = adoption::adopt(config, lock, bpffs, pins, instance)?;
             return Ok((resources, Some(adopted)));
         }
-        // Of one that was killed before there was anything to be taken over, or in its end.
+        // Remains of a `serve` that was killed before an adoption was possible, or during the stop.
         let removed = &mut Cleaned::default();
-        // Before it had begun nobody was served: what runs has followed another host's server.
+        // An instance that had not begun served no clients: a running server is a replica of another host's server.
         let kill = !instance.has_begun();
         if let Err(error) = clean::remove_rest(&lock, &bpffs, &host_name, kill, removed) {
             if pins.can_be_adopted() || instance.has_begun() {
@@ -91,7 +91,7 @@ impl Resources {
             }
             return Err(error);
         }
-        // The directory may have outlived the last boot of its host.
+        // The directory may be older than the last boot of the host.
         if let Err(error) = instance.renew() {
             drop(bpffs);
             return Err(error);
@@ -125,7 +125,7 @@ impl Resources {
         pins: PinDirectory,
         instance: &Instance,
     ) -> Result<(Dataplane, Injector, Loggers, Cgroup, Mount), ServeError> {
-        // Of two that begin at the same time one is the first, which goes on; the other one sees it.
+        // Of two services that start at the same time, the first goes on, and the second sees the first.
         let alone = sysctl_backup::lock(lock.directory());
         if alone.is_some() {
             preflight::foreign_addresses(config)?;
@@ -145,7 +145,7 @@ impl Resources {
         }
     }
 
-    /// From here on clients are served, after so many incarnations that the programs have counted before.
+    /// From here on clients are served, after `unused_incarnations` incarnations that the programs have counted before.
     pub(crate) fn begins(&mut self, unused_incarnations: u32) -> Result<(), ServeError> {
         self.instance.begin_after(unused_incarnations)?;
         if let Some(link) = self.logger.link() {
@@ -166,13 +166,12 @@ impl Resources {
         self.cgroup2.leave();
     }
 
-    /// Take everything down. The server is gone by now. `over`: nobody will want the records that a
-    /// logger on another machine has.
+    /// Take everything down after the end of the server. `over`: no host will want the records at a remote logger.
     pub(crate) fn remove(mut self, over: bool) -> Result<(), ServeError> {
         // Before there are no programs any more, or the kernel would have the last word.
         let taken_down = vip::take_down(self.lock.directory());
         if let Some(lease) = self.lease.take() {
-            // Another host may serve at once: nothing here may speak any more without its programs.
+            // Another host may serve at once: without programs, this host must not send any more.
             let released = lease
                 .silence()
                 .and(taken_down)
@@ -207,10 +206,10 @@ impl Resources {
 /// The logger, and the lease.
 type Loggers = (Logger, Option<LeaseClient>);
 
-/// Bytes in a microsecond that each processor may digest whole: so many take 3 % of its time at the most.
+/// Bytes per microsecond that each processor may digest in full: at most 3 % of the processor's time.
 const DIGEST_RATE: u32 = 200;
 
-/// How what the server says is digested, if it is: with a key that nobody else knows.
+/// Settings of the digest of the outstream, if configured: the key is random and secret.
 fn digests(config: &ServeConfig) -> Option<Digests> {
     config.digests().then(|| {
         let mut rng = rand::rng();
@@ -237,7 +236,7 @@ fn bind(
         heartbeat_timeout: HEARTBEAT_TIMEOUT,
         verify_head: config.verify_head(),
         digests: digests(config),
-        // Not 0 (unmarked packets) and not one that somebody else is likely to use.
+        // Not 0 (unmarked packets), and not a mark that another program is likely to use.
         mark: rand::rng().random_range(0x4000_0000..0xf000_0000),
         mirror_version: mirror::VERSION, // until a logger is there
         mirror_bytes: config.limits.ring,
@@ -303,7 +302,7 @@ pub(crate) fn remote_logger(
     )?)))
 }
 
-/// What loggers on other machines are asked for.
+/// The attach request for remote loggers.
 fn attach(config: &ServeConfig, instance: &Instance) -> Attach {
     Attach {
         instance: instance.number(),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// So many bytes.
+/// Number of bytes, for people.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Size(pub(crate) u64);
 

@@ -1,7 +1,7 @@
-//! Which host serves: what keeps the lease of a service, where there can be others.
+//! Which host serves: the lease client of a service, if several hosts could serve.
 //!
-//! There can if a logger on another machine knows them all, and the addresses come and go with the
-//! service: then a host that serves no more has nothing left by which a client could hear it.
+//! Several hosts can serve if a remote logger knows all the hosts, and the addresses come and go with the service: then
+//! a host that does not serve any more has no address at which a client could reach the host.
 
 use std::{
     fs,
@@ -29,19 +29,19 @@ use crate::{
 /// Time for a logger to take a release.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Tell a logger that the host which was granted a service is gone for good: nobody holds the service then. Answers the
+/// Tell a logger that the active host of a service is gone for good: afterwards no host holds the service. Returns the
 /// epoch that is over.
 ///
 /// # Errors
-/// The logger cannot be reached, or has heard that host a moment ago.
+/// The logger cannot be reached, or has received a message of that host a moment ago.
 pub fn give_up(at: SocketAddr, key_file: &Path, service: &str) -> Result<u32, ServeError> {
     logger_client::give_up(LoggerClient::call(at, key_file, RELEASE_TIMEOUT)?, service)
 }
 
-/// For a service of which nothing is here yet. `None`: no other host can take it over.
+/// For a service without state on this host. `None`: no other host can take over.
 ///
 /// # Errors
-/// This host cannot take it over from another, and was told to.
+/// This host cannot take the service over, although the configuration demands a standby.
 pub(crate) fn begin(
     config: &ServeConfig,
     instance: &Instance,
@@ -54,7 +54,7 @@ pub(crate) fn begin(
     }
 }
 
-/// For one that was found running: what it may do is in the data plane.
+/// For an adopted service: the state of the lease is in the data plane.
 pub(crate) fn go_on(
     config: &ServeConfig,
     instance: &Instance,
@@ -69,8 +69,8 @@ pub(crate) fn go_on(
     keep(config, instance, holder, plane)
 }
 
-/// The logger that grants who serves, if these options let another host take over. One decides: with several
-/// loggers none does.
+/// The logger that grants leases, if these options let another host take over. Only a single logger decides: of several
+/// loggers, none does.
 pub(crate) fn granter(config: &ServeConfig) -> Option<SocketAddr> {
     let link = config
         .link
@@ -82,7 +82,7 @@ pub(crate) fn granter(config: &ServeConfig) -> Option<SocketAddr> {
     }
 }
 
-/// Why no other host can take a service over that seems to be meant for it.
+/// Why no other host can take over, although the options suggest a second host.
 pub(crate) fn why_alone(config: &ServeConfig) -> Result<Option<ServeError>, ServeError> {
     let (Some(link), Some(device)) = (&config.link, &config.address_device) else {
         return Ok(None);
@@ -93,7 +93,7 @@ pub(crate) fn why_alone(config: &ServeConfig) -> Result<Option<ServeError>, Serv
     obstacle(&config.addresses, device)
 }
 
-/// What stands in the way of a host's serving, or not, at the logger's word.
+/// Why a host cannot start and stop serving at the logger's word.
 fn obstacle(addresses: &[SocketAddr], device: &str) -> Result<Option<ServeError>, ServeError> {
     for address in addresses {
         if address_is_local(address.ip()).doing("list this host's addresses")? {
@@ -133,7 +133,7 @@ fn holder(config: &ServeConfig, instance: &Instance) -> Result<Holder, ServeErro
     ))
 }
 
-/// What a logger is told of the service's addresses before anything else.
+/// Claim of the service's addresses, the first request to a logger.
 pub(crate) fn claim(config: &ServeConfig, instance: &Instance) -> Result<Claim, ServeError> {
     Ok(Claim {
         host: host(config)?,
@@ -154,8 +154,8 @@ pub(crate) fn other_determinants(config: &ServeConfig, serves: u32) -> Option<u3
     (config.wrapped && serves != 0 && serves != layout::VERSION).then_some(serves)
 }
 
-/// A number that this host has again after it was booted, and no other host has. A copy of a machine may
-/// have its machine-id, but not its network card; hosts in network namespaces share the former, too.
+/// A number that this host has again after a boot, and no other host has. A copy of a machine may have the same
+/// machine-id, but not the same network card; hosts in network namespaces also share the machine-id.
 fn host(config: &ServeConfig) -> Result<u64, ServeError> {
     let mut hasher = DefaultHasher::new(); // SipHash with fixed keys: the same in every process
     let machine = fs::read("/etc/machine-id").unwrap_or_default();
@@ -166,7 +166,7 @@ fn host(config: &ServeConfig) -> Result<u64, ServeError> {
     Ok(hasher.finish())
 }
 
-/// Of the network card on which the addresses come and go.
+/// Link-layer address of the network card on which the addresses come and go.
 fn mac(device: &str) -> Result<Option<[u8; 6]>, ServeError> {
     let interfaces = ethernet_interfaces()?;
     let interface = interfaces.iter().find(|one| one.name == device);

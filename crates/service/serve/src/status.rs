@@ -1,4 +1,4 @@
-//! What `outlive status` shows.
+//! The status for `outlive status`.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -10,28 +10,28 @@ use crate::{counters::EventCounters, size::Size};
 
 /// The stage of a service that another host serves.
 pub(crate) const STANDBY: &str = "standby";
-/// The stage of one whose server has never listened.
+/// Stage of a service whose server has never listened.
 pub(crate) const FIRST_START: &str = "first_start";
 
-/// One service as it is now.
+/// Present state of a service.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Status {
-    /// Of the schema of this, and of events.
+    /// Version of the schema of the status and of events.
     pub version: u32,
-    /// Its name.
+    /// Name of the service.
     pub service: String,
     /// The protected addresses.
     pub addresses: Vec<String>,
     /// `serving`, `clearing`, `starting`, `listing` or `recovering`; `first_start`: the server has not listened yet;
     /// `not_started`; `standby`: another host serves.
     pub stage: String,
-    /// Main process of the server, or, where that has left (a daemon), the first one of those that run.
+    /// Main process of the server. If that process has left (a daemon), the first running process.
     pub server_pid: Option<u32>,
     /// Main process of `serve`.
     pub serve_pid: u32,
-    /// The logger process, if it is one of this host.
+    /// The logger process, if the logger runs on this host.
     pub logger_pid: Option<u32>,
-    /// Where the record is kept, and how it is there.
+    /// Where the record is kept, and the state of the record there.
     pub logger: String,
     /// The server's present incarnation; the first is 1.
     pub incarnation: u32,
@@ -43,70 +43,70 @@ pub struct Status {
     pub interfaces: Vec<String>,
     /// Open connections.
     pub connections: usize,
-    /// Those that would not survive a crash.
+    /// Connections that would not survive a crash.
     pub unprotected: usize,
     /// Open connections of the server that no program sees, and that have no place in the numbers before.
     #[serde(default)]
     pub unseen: usize,
-    /// Those of them that are recorded again from their next turn on.
+    /// Unprotected connections that are recorded again from the next request on.
     pub waiting_for_request: usize,
-    /// Those that were carried over at least one crash.
+    /// Connections that were carried over at least one crash.
     pub spliced: usize,
     /// Instream bytes recorded since the logger was started.
     pub recorded_bytes: u64,
     /// Bytes of memory that the record holds now.
     #[serde(default)]
     pub held_bytes: u64,
-    /// Bytes that it may hold, for all connections together (`--limit-total`); a logger that others use may have less.
+    /// Limit of the record for all connections together (`--limit-total`), bytes; a shared logger may have less memory.
     #[serde(default)]
     pub limit_bytes: u64,
-    /// Bytes that it may hold of one connection (`--limit-per-connection`).
+    /// Limit of the record of each connection (`--limit-per-connection`), bytes.
     #[serde(default)]
     pub connection_limit_bytes: u64,
-    /// Bytes of the server's own record, if it has state (`--stateful`).
+    /// Bytes of the determinant log, if the server has state (`--stateful`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub determinant_log_bytes: Option<u64>,
     /// Cost of output commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_commit: Option<CommitStatus>,
-    /// Why what the server is told is not recorded any more; `None`: it is, or it never was.
+    /// Why the input of the server is not recorded any more; `None`: recording goes on, or never began.
     #[serde(default)]
     pub record_ended: Option<String>,
     /// The server that follows while this host stands by (`--hot`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replica: Option<ReplicaStatus>,
-    /// Of a server with state: its last checkpoint.
+    /// Last checkpoint of a server with state.
     #[serde(default)]
     pub checkpoint: Option<CheckpointStatus>,
-    /// What the record survives.
+    /// Failures that the record survives.
     pub survives: String,
-    /// Connections by what they have gone through: `observed`, `splicing`, `spliced`, `diverged`.
+    /// Connections by connection mode: `observed`, `splicing`, `spliced`, `diverged`.
     #[serde(default)]
     pub modes: BTreeMap<String, usize>,
-    /// Those that would not survive a crash, by the reason.
+    /// Connections that would not survive a crash, by the reason.
     #[serde(default)]
     pub unprotected_by: BTreeMap<String, usize>,
-    /// Whether this host may serve, if others could: in which epoch, until when, or for whom it stands by.
+    /// The lease in words, if other hosts could serve: the epoch and the end of the lease, or the active host of a
+    /// standby.
     #[serde(default)]
     pub lease: Option<String>,
-    /// Whether a standby is there, if this host serves and another one could: it would go on as soon as this host is
-    /// silent.
+    /// Whether a standby is present, if this host serves and another host could serve. A present standby takes over as
+    /// soon as this host is silent.
     #[serde(default)]
     pub standby_present: Option<bool>,
-    /// The host that serves, of a standby, and the one that stands by, of a host that serves: its name and its address
-    /// at the logger.
+    /// At a standby the active host, at the active host a standby: name, and address at the logger.
     #[serde(default)]
     pub other_host: Option<String>,
-    /// The epoch in which it serves.
+    /// Epoch in which this host serves.
     #[serde(default)]
     pub epoch: Option<u32>,
     /// A logger answers.
     #[serde(default)]
     pub logger_up: bool,
-    /// What the logger has counted, as far as it has ever answered.
+    /// Counters of the logger; `None`: the logger has never answered.
     #[serde(default)]
     pub record: Option<RecordStatus>,
-    /// What has happened since `serve` was started.
+    /// Numbers of events since `serve` was started.
     #[serde(default)]
     pub totals: EventCounters,
     /// Counters of the data plane.
@@ -116,16 +116,16 @@ pub struct Status {
     pub list: Vec<ConnectionStatus>,
 }
 
-/// A server that follows the one that serves.
+/// The server of a hot standby.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReplicaStatus {
-    /// Its main process.
+    /// Main process of the replica.
     pub pid: u32,
     /// Bytes of the record that are here.
     pub record_bytes: u64,
-    /// Those of them that it has not replayed.
+    /// Bytes that the replica has not replayed.
     pub lag_bytes: u64,
-    /// Addresses of the service on which it does not listen, although it has replayed all.
+    /// Addresses on which the replica does not listen after replaying everything.
     #[serde(default)]
     pub not_listening: Vec<String>,
 }
@@ -150,65 +150,65 @@ impl ReplicaStatus {
     }
 }
 
-/// What output commit has cost a server with state, whose words wait for a logger on another host.
+/// Cost of output commit for a server with state whose output waits for a logger on another host.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct CommitStatus {
     /// Iterations of the event loops of all processes: calls of epoll, poll or select.
     pub iterations: u64,
-    /// How often they waited for the logger.
+    /// Number of waits for the logger.
     pub waits: u64,
-    /// How long, milliseconds, all together.
+    /// Total wait, milliseconds.
     pub waited_ms: f64,
 }
 
 /// The last image of a server with state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CheckpointStatus {
-    /// How much of the record it has the place of, bytes.
+    /// Bytes of the record that the image replaces.
     pub record_bytes: u64,
-    /// How large it is, bytes.
+    /// Size of the image, bytes.
     pub image_bytes: u64,
 }
 
-/// What the logger has counted since it was started.
+/// Counters of the logger since the start of the logger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordStatus {
-    /// Connections that it knows now.
+    /// Connections that the logger knows now.
     pub connections: u64,
-    /// Those of them that it has no record of.
+    /// Known connections without a record.
     pub unprotected: u64,
-    /// Bytes of clients that it has recorded.
+    /// Recorded bytes of clients.
     pub instream_bytes: u64,
-    /// Bytes of the server that it has recorded.
+    /// Recorded bytes of the server.
     pub outstream_bytes: u64,
-    /// Frames that it was sent.
+    /// Mirror frames that the logger received.
     pub frames: u64,
-    /// Those of them that could not be read, or were forged.
+    /// Frames that were unreadable or forged.
     pub malformed_frames: u64,
-    /// Those of them that belong to no connection that it knows.
+    /// Frames of unknown connections.
     pub unknown_frames: u64,
 }
 
-/// One connection.
+/// Status of a connection.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ConnectionStatus {
-    /// Its ends.
+    /// Both ends of the connection.
     pub connection: String,
     /// `observed`, `splicing`, `spliced` or `diverged`.
     pub mode: String,
-    /// Why it is unprotected, if it is.
+    /// Why the connection is unprotected; `None`: the connection is protected.
     pub unprotected: Option<String>,
     /// Bytes that the client has sent.
     pub instream_bytes: u32,
     /// Bytes that the client has acknowledged.
     pub outstream_bytes: u32,
-    /// Bytes of the client that its record has now, beside the beginnings of answers; `None`: it has no record, or the
-    /// logger does not answer.
+    /// Bytes of the client in the record, without response heads; `None`: the connection has no record, or the logger
+    /// does not answer.
     #[serde(default)]
     pub recorded_bytes: Option<u64>,
 }
 
-/// Rounded up: what is nearly full is no less.
+/// Rounded up: a nearly full record is not shown as less full.
 fn percent(of: u64, limit: u64) -> u64 {
     of.saturating_mul(100).div_ceil(limit.max(1))
 }
@@ -334,7 +334,7 @@ impl fmt::Display for Status {
 }
 
 impl Status {
-    /// How full the record is, and what comes of it when it is.
+    /// How full the record is, and the consequence of a full record.
     fn limits_in_words(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let full = match self.determinant_log_bytes {
             Some(_) => {
@@ -351,7 +351,7 @@ impl Status {
         )
     }
 
-    /// Of a host that stands by: it has no connections, and records nothing.
+    /// Lines of a standby, which has no connections and records no input.
     fn of_a_standby(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(replica) = &self.replica {
             replica.in_words(f)?;
@@ -372,7 +372,7 @@ impl Status {
         )
     }
 
-    /// Why clients wait, if they do.
+    /// Why clients wait; `None`: clients do not wait.
     pub(crate) fn not_ready(&self) -> Option<String> {
         let addresses = self.addresses.join(", ");
         let seconds = self.uptime_ms / 1e3;
@@ -389,7 +389,7 @@ impl Status {
         })
     }
 
-    /// `, all protected`, or what is not as usual.
+    /// `, all protected`, or the exceptions.
     fn protection_in_words(&self) -> String {
         let mut words = match self.unprotected {
             _ if self.connections == 0 => String::new(),

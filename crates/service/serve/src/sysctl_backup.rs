@@ -1,6 +1,6 @@
-//! What was changed on the host's interfaces, backup in the run directory: who cleans up behind a
-//! killed `serve` puts it back. What another service in the same run directory needs, too, stays as it is: that one
-//! puts it back.
+//! Backup of changed settings of the host's interfaces, in the run directory. After a kill of `serve`, `outlive clean`
+//! or the next `serve` restores the settings. A setting that another service of the same run directory needs remains
+//! changed: that service restores the setting.
 
 use std::{
     fs::{self, File},
@@ -21,7 +21,8 @@ use crate::{
     rundir,
 };
 
-/// Wait for the change of another service. A service that was stopped in the middle of its change blocks no other.
+/// Wait for the change of another service. A service that was stopped in the middle of a change blocks no other
+/// service.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between two attempts to take the lock.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(5);
@@ -29,7 +30,7 @@ const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// The file in a service's directory.
 pub(crate) const FILE: &str = "changes.json";
 
-/// The list, and the network namespace that it is about.
+/// The changes, and their network namespace.
 #[derive(Debug, serde::Serialize, serde::Deserialize)]
 struct Backup {
     network_namespace: u64,
@@ -45,7 +46,7 @@ pub(crate) fn keep(directory: &Path, plane: &Dataplane) -> Result<(), ServeError
     rundir::keep(directory, FILE, &backup).doing("note what is changed on the interfaces")
 }
 
-/// What other services of this run directory have changed in this network namespace.
+/// Changes by other services of this run directory in this network namespace.
 pub(crate) fn of_other_services(directory: &Path) -> Vec<Change> {
     let above = directory
         .parent()
@@ -53,7 +54,7 @@ pub(crate) fn of_other_services(directory: &Path) -> Vec<Change> {
     let others = above.into_iter().flatten().flatten();
     let others = others.map(|other| other.path());
     let others = others.filter(|other| other != directory);
-    // What cannot be read is of a service that can be neither taken over nor cleaned up.
+    // An unreadable list belongs to a service that can be neither adopted nor cleaned up.
     others
         .filter_map(|other| list(&other).ok())
         .flatten()
@@ -76,7 +77,7 @@ pub(crate) fn lock(directory: &Path) -> Option<File> {
     }
 }
 
-/// Take the programs down, and put back what no other service needs.
+/// Remove the programs, and restore settings that no other service needs.
 pub(crate) fn end(directory: &Path, mut plane: Dataplane) -> Result<(), ServeError> {
     let _lock = lock(directory);
     plane.shares_with(of_other_services(directory));
@@ -85,8 +86,8 @@ pub(crate) fn end(directory: &Path, mut plane: Dataplane) -> Result<(), ServeErr
     Ok(removed?)
 }
 
-/// Put back what a killed `serve` changed in this network namespace, and no other service needs. Tells how many
-/// settings.
+/// Restore settings that a killed `serve` changed in this network namespace, and no other service needs. Returns the
+/// number of settings.
 pub(crate) fn put_back(directory: &Path) -> Result<usize, ServeError> {
     let _lock = lock(directory);
     let count = dataplane::put_back(list(directory)?, &of_other_services(directory));
@@ -94,7 +95,7 @@ pub(crate) fn put_back(directory: &Path) -> Result<usize, ServeError> {
     Ok(count)
 }
 
-/// Nothing is changed any more: the last one of several services has nobody to leave it to.
+/// All changes are undone: the last of several services has no successor for the list.
 fn forget(directory: &Path) {
     match fs::remove_file(directory.join(FILE)) {
         Ok(()) => {}
@@ -103,7 +104,7 @@ fn forget(directory: &Path) {
     }
 }
 
-/// What a killed `serve` changed in this network namespace.
+/// Changes by a killed `serve` in this network namespace.
 pub(crate) fn list(directory: &Path) -> Result<Vec<Change>, ServeError> {
     let path = directory.join(FILE);
     let text = match fs::read(&path) {
@@ -115,7 +116,7 @@ pub(crate) fn list(directory: &Path) -> Result<Vec<Change>, ServeError> {
         .map_err(io::Error::other)
         .doing("read what was changed on the interfaces")?;
     if backup.network_namespace != netns_cookie()? {
-        // That of a container or a lab, and its settings went with it, or are to be cleaned there.
+        // A list of a container or a lab, whose settings are gone with the namespace, or must be restored there.
         return Ok(Vec::new());
     }
     Ok(backup.changes)

@@ -1,12 +1,12 @@
 //! Addresses that come and go with the service.
 //!
-//! Where the system brings the addresses of a service up by itself, its kernel resets, after a restart of
-//! the host, every connection whose client speaks before the service is there. So they are brought up
-//! by us, behind a gate that is shut already (`--address-device`), and the neighbours are told at once.
+//! If the system brings the addresses of a service up at boot, the kernel resets every connection whose client sends
+//! before the service is there. Therefore `serve` brings the addresses up behind a gate that is already shut
+//! (`--address-device`), and announces the addresses to the neighbours at once.
 //!
-//! Which ones is stored in the run directory: they stay when a `serve` is killed, and whoever takes over or
-//! cleans up takes them down. If nobody does, they go by themselves: each is held for [`ADDRESS_LIFETIME`], again
-//! and again.
+//! The run directory lists these addresses. The addresses stay when a `serve` is killed; the next `serve`, or `outlive
+//! clean`, takes the addresses down. Without either, the addresses expire: `serve` extends each address by
+//! [`ADDRESS_LIFETIME`], again and again.
 
 use std::{
     collections::BTreeSet,
@@ -30,9 +30,9 @@ use crate::{
 /// The file in a service's directory.
 pub(crate) const FILE: &str = "addresses.json";
 
-/// How long an address stays when nobody holds it. Until then a server whose `serve` is dead goes on,
-/// unprotected, and the next one finds all in place; as long as a logger keeps records by default
-/// (`--retention`), after which there is nothing left to take over, and the address is free for another host.
+/// Lifetime of an address that no `serve` holds. Until then a server without a `serve` goes on, unprotected, and the
+/// next `serve` finds everything in place. Equal to the time that a logger retains records by default (`--retention`):
+/// afterwards the records are gone, a takeover is useless, and the address is free for another host.
 const ADDRESS_LIFETIME: Duration = Duration::from_secs(600);
 /// Interval at which the lifetime of the addresses begins again.
 const HOLD_INTERVAL: Duration = Duration::from_secs(5);
@@ -47,7 +47,7 @@ struct StoredAddresses {
     addresses: Vec<IpAddr>,
 }
 
-/// The addresses of a service that this host has because it serves.
+/// The service addresses that this host has because this host serves.
 pub(crate) struct VirtualAddresses {
     device: String,
     ips: Vec<IpAddr>,
@@ -62,7 +62,7 @@ pub(crate) fn check(device: &str) -> Result<(), ServeError> {
     number_of(device).map(|_| ())
 }
 
-/// An error if another host on the link answers for one of the addresses that this host does not have yet.
+/// An error if another host on the link answers for an address that this host does not have yet.
 pub(crate) fn refuse_in_use(device: &str, addresses: &[SocketAddr]) -> Result<(), ServeError> {
     let present = list(&mut open()?)?;
     let has = |ip: &IpAddr| present.iter().any(|one| one.ip == *ip);
@@ -94,7 +94,8 @@ impl VirtualAddresses {
         self.ips.contains(&ip)
     }
 
-    /// Bring those up that the host does not have, and tell the neighbours. `None`: it has them all.
+    /// Bring up the missing addresses, and announce the addresses to the neighbours. `None`: the host has all
+    /// addresses.
     pub(crate) fn bring_up(
         directory: &Path,
         device: &str,
@@ -104,14 +105,14 @@ impl VirtualAddresses {
         let number = number_of(device)?;
         let mut stored = read(directory)?;
         if stored.device != device {
-            // They are to be on another one now.
+            // The addresses now belong on another device.
             take_down(directory)?;
             stored = StoredAddresses::default();
         }
         let mut host = open()?;
         let present = list(&mut host)?;
         let ips = managed(addresses, &present, &stored.addresses, number);
-        // First noted, then done: nothing is left behind whenever we are killed.
+        // Stored before the change: a killed `serve` leaves no unknown address behind.
         stored.device = device.to_owned();
         stored.addresses.clone_from(&ips);
         write(directory, &stored)?;
@@ -137,14 +138,14 @@ impl VirtualAddresses {
         Ok(Some(brought_up))
     }
 
-    /// When there is something to do.
+    /// Time of the next action.
     pub(crate) fn due(&self) -> Duration {
         let burst = self.burst.due();
         burst.map_or(self.hold_at, |due| due.min(self.hold_at))
     }
 
-    /// Do it. Tells which addresses had gone, and are there again: somebody took them away, or the device
-    /// was down, which costs it its IPv6 addresses.
+    /// Announce and hold the addresses when due. Returns addresses that were gone and are up again: another program
+    /// removed the address, or the device was down, which removes IPv6 addresses.
     pub(crate) fn poll(&mut self, now: Duration) -> Result<Vec<IpAddr>, ServeError> {
         self.announce_if_due(now);
         if now < self.hold_at {
@@ -166,7 +167,7 @@ impl VirtualAddresses {
         for ip in &self.ips {
             match present.iter().find(|one| one.ip == *ip) {
                 Some(one) if is_managed(one, number) => {}
-                Some(_) => continue, // somebody has made it his own
+                Some(_) => continue, // the address has another owner now
                 None => gone.push(*ip),
             }
             self.host
@@ -180,13 +181,13 @@ impl VirtualAddresses {
         if self.burst.step(now)
             && let Err(error) = self.announce()
         {
-            // It may be down; it is said again.
+            // The device may be down; the announcement is repeated.
             tracing::debug!(%error, device = self.device, "the neighbours were not told");
         }
     }
 
     fn announce(&self) -> Result<(), ServeError> {
-        // Looked up each time: another card may have taken the place of one that failed.
+        // Looked up each time: a new card may have replaced a failed card.
         for interface in ethernet_interfaces()? {
             if interface.name == self.device {
                 for ip in &self.ips {
@@ -198,8 +199,8 @@ impl VirtualAddresses {
     }
 }
 
-/// The first that we say makes the kernel ask for a neighbour. If the answer comes too early, it asks again a second
-/// later, and says nothing before.
+/// The first packet from the address makes the kernel resolve a neighbour. If the neighbour's reply comes too early,
+/// the kernel asks again a second later, and sends no packet before.
 fn await_received(host: &mut Addresses, ip: IpAddr) -> Result<(), ServeError> {
     let until = Instant::now() + RECEIVE_TIMEOUT;
     while !host
@@ -212,8 +213,8 @@ fn await_received(host: &mut Addresses, ip: IpAddr) -> Result<(), ServeError> {
     Ok(())
 }
 
-/// Those of the addresses that are to be brought up and taken down by us: the host has them not, or only
-/// because an earlier `serve` brought them up.
+/// Addresses that `serve` brings up and takes down: the host lacks the address, or has the address only from an earlier
+/// `serve`.
 fn managed(
     addresses: &[SocketAddr],
     present: &[HostAddress],
@@ -233,12 +234,12 @@ fn managed(
     ours
 }
 
-/// What stays for ever is the system's, whatever we have noted in an earlier incarnation.
+/// A permanent address belongs to the system, whatever an earlier incarnation has stored.
 fn is_managed(address: &HostAddress, device: u32) -> bool {
     address.device == device && !address.permanent
 }
 
-/// Take down what was brought up for the service in this directory. Tells how many.
+/// Take down the addresses that were brought up for the service in this directory. Returns the number of addresses.
 pub(crate) fn take_down(directory: &Path) -> Result<usize, ServeError> {
     let stored = read(directory)?;
     let mut taken = 0;
@@ -251,7 +252,7 @@ pub(crate) fn take_down(directory: &Path) -> Result<usize, ServeError> {
                 taken += usize::from(removed.doing("take down an address of the service")?);
             }
         }
-        // What was sent from there and never left would do so when nobody holds it back any more.
+        // Waiting packets from the address would leave after the end of the fence.
         host.drop_waiting()
             .doing("give up what waits for a neighbour")?;
     }

@@ -15,7 +15,7 @@ fn connection() -> FlowKey {
     )
 }
 
-/// One of each kind.
+/// An event of each kind.
 fn all() -> Vec<Event> {
     let text = String::new;
     let recovery = [
@@ -195,7 +195,7 @@ fn event_kinds_match_json() {
     assert_eq!(all().len(), KINDS.len());
 }
 
-/// If not: what it should have is what this prints.
+/// On failure, the test prints the right table.
 #[test]
 fn manual_lists_all_kinds_and_codes() {
     let manual = include_str!("../../../../../docs/events.md");

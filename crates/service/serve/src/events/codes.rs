@@ -4,17 +4,17 @@ use serde::{Serialize, Serializer};
 
 macro_rules! codes {
     ($($name:ident, $word:literal, $means:literal;)*) => {
-        /// What did not work, and does not stop us.
+        /// A failure that does not end the service.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Code {
             $(#[doc = $means] $name,)*
         }
 
         impl Code {
-            /// All of them: the word, and what it means.
+            /// All codes: word and meaning.
             pub const ALL: &[(&str, &str)] = &[$(($word, $means),)*];
 
-            /// The word, as JSON and metrics have it.
+            /// The word in JSON and metrics.
             #[must_use]
             pub const fn word(self) -> &'static str {
                 match self {

@@ -5,11 +5,11 @@ use super::Code;
 /// A kind of event.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
-    /// Its `event` in JSON.
+    /// Value of `event` in JSON.
     pub name: &'static str,
-    /// Its own fields in JSON, beside those that all have.
+    /// Fields in JSON besides the common fields.
     pub fields: &'static str,
-    /// What has happened.
+    /// Meaning of the event.
     pub means: &'static str,
 }
 
@@ -246,7 +246,7 @@ pub const KINDS: [Kind; 43] = [
     ),
 ];
 
-/// Words by which events are counted: those that stand for something of ours by their codes.
+/// Words by which events are counted: a warning is counted by the code.
 pub(crate) fn counted() -> impl Iterator<Item = &'static str> {
     let kinds = KINDS.iter().map(|kind| kind.name);
     let codes = Code::ALL.iter().map(|(word, _)| *word);

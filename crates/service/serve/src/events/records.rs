@@ -1,4 +1,4 @@
-//! Events with their time and place, the latest of which are kept.
+//! Events with time and place; the latest events are kept.
 
 use std::{collections::VecDeque, fmt, sync::OnceLock};
 
@@ -8,27 +8,26 @@ use serde::Serialize;
 use super::{Code, Event, JSON_VERSION};
 use crate::{clock, event_log::EventLog};
 
-/// An event with its time and place.
+/// An event with time and place.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct EventRecord {
-    /// Of the schema.
+    /// Version of the schema.
     pub version: u32,
     /// Microseconds since 1970.
     pub time_unix_us: u64,
-    /// The same in all that one `serve` tells, and another in what the next one does: when its process began,
-    /// microseconds since 1970.
+    /// Start of the process, microseconds since 1970: equal in all events of a `serve`, different in those of the next.
     pub run_unix_us: u64,
     /// The service.
     pub service: String,
-    /// What happened, in words.
+    /// The event in words.
     pub message: String,
-    /// What happened.
+    /// The event.
     #[serde(flatten)]
     pub event: Event,
 }
 
 impl EventRecord {
-    /// Something is not as it should be with this service, now.
+    /// A warning about this service, with the present time.
     #[must_use]
     pub fn warning(service: &str, code: Code, reason: String) -> Self {
         Self::now(service, Event::Warning { code, reason })
@@ -55,12 +54,12 @@ impl EventRecord {
 /// Start of this process, microseconds since 1970.
 static PROCESS_START_US: OnceLock<u64> = OnceLock::new();
 
-/// This process begins now. A process that does not say so has begun when it tells something for the first time.
+/// Notes the start of this process. Without this call, the process starts with the first event.
 pub fn begins() {
     PROCESS_START_US.get_or_init(clock::wall);
 }
 
-/// When this process has begun.
+/// Start of this process.
 fn run() -> u64 {
     *PROCESS_START_US.get_or_init(clock::wall)
 }
@@ -74,11 +73,11 @@ impl fmt::Display for EventRecord {
 /// Events that are retained for later requests.
 const RETAINED_EVENTS: usize = 1000;
 
-/// The server, as people know it.
+/// The server, with the name for people.
 #[derive(Debug, Default)]
 struct Server {
     program: String,
-    /// Its main process, as was told last.
+    /// Main process, as last reported.
     pid: Option<u32>,
 }
 
@@ -116,14 +115,14 @@ impl Server {
 #[derive(Debug, Default)]
 pub(crate) struct EventBuffer {
     kept: VecDeque<EventRecord>,
-    /// Number of the first one kept.
+    /// Number of the first kept event.
     first: u64,
     server: Server,
     log: Option<EventLog>,
 }
 
 impl EventBuffer {
-    /// Of a server of this program, and, if there is a log, for those who ask when we are gone, too.
+    /// Sets the program of the server, and a log, if configured, that outlives this process.
     pub(crate) fn begin(&mut self, program: String, log: impl FnOnce() -> Option<EventLog>) {
         self.server.program = program;
         self.log = self.log.take().or_else(log);
@@ -144,12 +143,12 @@ impl EventBuffer {
         &self.kept[self.kept.len() - 1]
     }
 
-    /// Why they are not in the log, if that is so and was not asked yet.
+    /// Why events are not in the log, if writing fails and the reason was not returned before.
     pub(crate) fn not_logged(&mut self) -> Option<String> {
         self.log.as_mut()?.failure()
     }
 
-    /// Those from number `from` on, and the number after the last.
+    /// Events from number `from` on, and the number after the last event.
     pub(crate) fn since(&self, from: u64) -> (impl Iterator<Item = &EventRecord>, u64) {
         let skip = usize::try_from(from.saturating_sub(self.first)).unwrap_or(usize::MAX);
         let next = self.first + u64::try_from(self.kept.len()).unwrap_or(0);

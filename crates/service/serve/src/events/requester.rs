@@ -1,11 +1,11 @@
-//! Who asks for something.
+//! The requester of an operation.
 
 use std::{fmt, fs, process};
 
 use rustix::{net::sockopt, process::getuid};
 use serde::Serialize;
 
-/// What may be asked for, and changes something.
+/// Requests that change the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Request {
@@ -24,16 +24,16 @@ impl fmt::Display for Request {
     }
 }
 
-/// A process, and whose it is.
+/// A process, and the owner of the process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Requester {
-    /// Its user.
+    /// User of the process.
     pub uid: u32,
-    /// Who has logged in, whatever became of that user since (sudo, su); `None`: nobody has.
+    /// User at the login, before any change of the user (sudo, su); `None`: no login.
     pub login_uid: Option<u32>,
     /// The process.
     pub pid: u32,
-    /// Its command.
+    /// Command of the process.
     pub command: String,
 }
 

@@ -1,4 +1,4 @@
-//! Getting to a logger, and to the same one again.
+//! Attaching to a logger, and again to the same logger.
 
 use std::{net::UdpSocket, time::Duration};
 
@@ -16,11 +16,11 @@ use crate::{
     logger_client::{Attached, LoggerClient},
 };
 
-/// The warning if a logger knows another service with one of the addresses.
+/// The warning if a logger knows another service with an address of this service.
 const TWO_SERVICES: &str = "two services have one address, and two hosts answer its clients (or it is another address behind NAT: --shared-address)";
 
 impl Link {
-    /// Another first key, or the one in use was removed: the same logger is attached to anew.
+    /// The key file has a new first key, or lacks the key in use: attach to the same logger again.
     pub(super) fn poll_keys(&mut self, now: Duration) {
         if now < self.poll_keys_at {
             return;
@@ -37,7 +37,7 @@ impl Link {
             .is_some_and(|key| key != first);
         if stale && self.dial_attempt.is_none() && now >= self.retry_at {
             self.next = self.session.as_ref().map_or(0, |session| session.logger);
-            self.retry_at = now + RETRY; // if it does not know the new key yet
+            self.retry_at = now + RETRY; // if the logger does not know the new key yet
             self.start_dial(now);
         }
     }
@@ -114,8 +114,8 @@ impl Link {
             .extend([LinkEvent::Settings, LinkEvent::Attached]);
     }
 
-    /// Digests of another key than ours are of use only if that becomes ours, as it does with the records of an
-    /// earlier life.
+    /// Digests with another key are of use only if this service adopts the key, together with the records of an earlier
+    /// incarnation.
     fn usable_seed(&self, theirs: Option<DigestSeed>) -> Option<DigestSeed> {
         theirs
             .filter(|theirs| self.awaits_inherited_records || self.request.digests == Some(*theirs))
@@ -158,7 +158,7 @@ impl Link {
         }
     }
 
-    /// On to the next logger; after the last one, a while later.
+    /// Go on to the next logger; after the last logger, wait before the next try.
     pub(super) fn advance(&mut self, now: Duration) {
         self.tried += 1;
         if let Some(logger) = self.required_logger() {
@@ -212,7 +212,7 @@ impl Link {
             None => link_socket(at)?,
         };
         let port = socket.local_addr().doing("ask for our own port")?.port();
-        // It may have died before it had written that the records are ours now.
+        // The logger may have died before writing that the records belong to this instance now.
         let inherit = self.inherited_from == Some(logger);
         self.dial_attempt = Some((self.start_attach(logger, port, inherit)?, socket));
         Ok(())
@@ -225,7 +225,7 @@ impl Link {
         inherit: bool,
     ) -> Result<DialAttempt, ServeError> {
         let at = self.config.loggers[logger];
-        self.reload_keys(); // it may have read its own a moment ago
+        self.reload_keys(); // the logger may have read the file a moment ago
         let attach = Attach {
             udp_port,
             inherit,

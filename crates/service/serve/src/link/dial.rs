@@ -1,5 +1,5 @@
-//! Reaching a logger. Connecting to a machine that is switched off takes long, so a thread does it
-//! while the service goes on.
+//! Connecting to a logger. A connection attempt to a machine without power takes long: a thread makes the attempt while
+//! the service goes on.
 
 use std::{
     net::SocketAddr,
@@ -27,21 +27,21 @@ const LEAST: Duration = Duration::from_secs(1);
 
 /// An attempt under way.
 pub(super) struct DialAttempt {
-    /// Which of the loggers.
+    /// Index of the logger.
     pub(super) logger: usize,
     result: mpsc::Receiver<Result<AttachedLogger, ServeError>>,
-    /// At its end when there is a result.
+    /// Closed when a result is there.
     done: UnixStream,
 }
 
-/// What a logger is asked for.
+/// Parts of the request to a logger.
 #[derive(Debug, Clone)]
 pub(crate) struct AttachRequest {
-    /// Whose addresses these are; not by who only looks.
+    /// Claim of the addresses; a check of a logger has none.
     pub(crate) claim: Option<Claim>,
-    /// That it keeps the records.
+    /// Request to keep the records.
     pub(crate) attach: Attach,
-    /// What the key of our digests is made of, if any are taken.
+    /// Seed of this service's digest key, if the outstream is digested.
     pub(crate) digests: Option<DigestSeed>,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct AttachRequest {
 pub(super) struct AttachedLogger {
     pub(super) client: LoggerClient,
     pub(super) attached: Attached,
-    /// Another service that is served has one of the addresses, in words.
+    /// Description of another serving service with an address of this service.
     pub(super) beside: Option<String>,
 }
 
@@ -76,7 +76,7 @@ impl DialAttempt {
         })
     }
 
-    /// What came of it; `None`: nothing yet.
+    /// Result of the attempt; `None`: no result yet.
     pub(super) fn result(&self) -> Option<Result<AttachedLogger, ServeError>> {
         match self.result.try_recv() {
             Ok(result) => Some(result),

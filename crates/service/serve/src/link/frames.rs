@@ -1,5 +1,5 @@
-//! What the programs tell a logger on another machine through us: heads of the outstream and ends
-//! of connections. They are in the ring, one frame a record; the logger is sent many at a time.
+//! Mirror frames from the programs to a remote logger by way of `serve`: response heads and ends of connections. The
+//! ring has a record for each frame; the logger gets many frames at a time.
 
 use std::{cell::RefCell, os::fd::BorrowedFd, rc::Rc, time::Duration};
 
@@ -15,12 +15,12 @@ use crate::{error::ServeError, logger_client::LoggerClient};
 
 /// Bytes of frames that may wait for the logger; more wait in the ring.
 const WAITING_BYTES: usize = 1 << 20;
-/// Records read before what they hold is sent.
+/// Records read before their frames are sent.
 const AT_A_TIME: usize = 256;
-/// A record is at most an IP packet and its header.
+/// A record is at most an IP packet and a header.
 const _: () = assert!(AT_A_TIME * (65_535 + HEADER_LEN) < 64 << 20);
 
-/// The ring, and what was read from it.
+/// The ring, and the records read from the ring.
 pub(super) struct Frames {
     ring: Ring<'static>,
     read: Rc<RefCell<Vec<Vec<u8>>>>,
@@ -56,7 +56,7 @@ impl Frames {
         Ok(any)
     }
 
-    /// Whether more should be read while so many bytes wait in the stream to the logger.
+    /// Whether to read on while `queued` bytes wait in the control stream to the logger.
     pub(super) fn accepts_more(&self, queued: usize) -> bool {
         let fetched: usize = self.fetched.iter().map(Vec::len).sum();
         queued + fetched < WAITING_BYTES && self.unconfirmed.accepts_more()
@@ -103,14 +103,14 @@ impl Frames {
     }
 }
 
-/// The record without what it is longer than its frame.
+/// The frame of a record, without the padding.
 fn frame(record: &[u8]) -> Vec<u8> {
-    // One that cannot be read is the logger's to count.
+    // An unreadable frame is left to the logger, which counts such frames.
     let behind = MirrorFrame::first(record).map_or(0, |(_, rest)| rest.len());
     record[..record.len() - behind].to_vec()
 }
 
-/// Whole frames, joined as long as they are at most `most` bytes.
+/// Whole frames, joined to pieces of at most `most` bytes.
 fn together(frames: Vec<Vec<u8>>, most: usize) -> Vec<Vec<u8>> {
     let mut pieces: Vec<Vec<u8>> = Vec::new();
     for frame in frames {

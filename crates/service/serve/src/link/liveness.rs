@@ -1,4 +1,4 @@
-//! Hearing whether the logger in use lives, and judging when it does not.
+//! Liveness of the logger in use: detection and consequences.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -9,14 +9,14 @@ use super::{
 use crate::{config::OnLoggerLoss, logger_client::LoggerClient};
 
 impl Link {
-    /// Take what has arrived: answers to probes, and what the logger says by itself.
+    /// Handle arrived datagrams and messages: answers to probes, and messages without a request.
     pub(super) fn receive(&mut self, now: Duration) {
         let Some(session) = &mut self.session else {
             return;
         };
         let mut other_size = false;
         let mut buffer = [0; 2048];
-        // An error is that of a datagram that we sent: nobody listens there (any more), perhaps.
+        // An error belongs to an earlier datagram of `serve`: perhaps no logger listens there (any more).
         while let Ok(len) = session.socket.recv(&mut buffer) {
             other_size |= session.prober.on_datagram(&buffer[..len], now);
         }
@@ -37,7 +37,7 @@ impl Link {
         }
         let before = session.prober.mtu();
         for datagram in session.prober.due(now) {
-            // Too long for our own interface, no way to it now, nobody there: it is not answered.
+            // Too long for the interface, no route, no logger: no answer comes.
             let _ = session.socket.send(&datagram);
         }
         if session.prober.mtu() != before {
@@ -72,7 +72,7 @@ impl Link {
         match client.rekey() {
             Ok(keys) => {
                 session.set_keys(keys, now);
-                session.prober.search(mtu_of(&session.socket), now); // it may be larger now
+                session.prober.search(mtu_of(&session.socket), now); // the MTU may be larger now
                 self.events.push_back(LinkEvent::Settings);
             }
             Err(error) => self.broken(&error, now),
@@ -115,7 +115,7 @@ impl Link {
         } else if let Some(session) = &mut self.session
             && session.disconnected.is_none()
         {
-            // The stream may hang where the machine is another one by now.
+            // The stream may hang because the machine at the address has changed.
             session.client = None;
             session.disconnected = Some((now, "it did not answer".to_owned()));
             self.retry_at = now;

@@ -1,4 +1,4 @@
-//! Whether a logger can be used, without using it.
+//! Check of a logger, without using the logger.
 
 use std::{net::SocketAddr, path::Path, thread, time::Duration};
 
@@ -18,11 +18,11 @@ use crate::{
     error::{ServeError, SystemContext},
 };
 
-/// How long its answers may take.
+/// Time for the logger's answers.
 const PREFLIGHT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Attaches with the first key of the file, and sends probes until the link is known to carry datagrams, as a
-/// service does. The logger forgets it at once. The answer is a text for the operator.
+/// Attaches with the first key of the file, and sends probes until the link is known to carry datagrams, as a service
+/// does. The logger drops the session at once. The answer is a text for the operator.
 pub(crate) fn check(at: SocketAddr, key_file: &Path) -> Result<String, ServeError> {
     let keys = KeyRing::load(key_file)?;
     let socket = link_socket(at)?;
@@ -58,7 +58,7 @@ pub(crate) fn check(at: SocketAddr, key_file: &Path) -> Result<String, ServeErro
     let mut buffer = [0; 2048];
     while prober.mtu().is_none() && clock::now().saturating_sub(begin) < PREFLIGHT_TIMEOUT {
         for probe in prober.due(clock::now()) {
-            let _ = socket.send(&probe); // too long for our own interface: it is not answered
+            let _ = socket.send(&probe); // too long for the interface: no answer
         }
         while let Ok(len) = socket.recv(&mut buffer) {
             prober.on_datagram(&buffer[..len], clock::now());

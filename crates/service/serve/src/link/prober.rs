@@ -1,30 +1,31 @@
-//! Is the logger there, and how large may a packet to it be?
+//! Prober: is the logger there, and how large may a packet to the logger be?
 //!
-//! Small PROBEs are answered as long as the logger lives. At first, and when large ones are not
-//! answered any more, PROBEs of all sizes in question go out at once, and the largest that is
-//! answered decides: the path is known after one round trip, and no ICMP has to be believed
-//! (RFC 8899 calls this a search by datagrams of the packetization layer).
+//! The logger answers small PROBEs as long as the logger lives. At first, and when large PROBEs are not answered any
+//! more, PROBEs of all possible sizes go out at once, and the largest answered size decides. The path MTU is known
+//! after a single round trip, and no ICMP has to be believed (RFC 8899 calls this a search by datagrams of the
+//! packetization layer).
 
 use std::{collections::BTreeMap, time::Duration};
 
 use protocol::link::{KeySet, LinkKeys, PROBE_LEN, Probe, ProbeKind};
 
-/// Sizes of IP packets that paths usually carry, bytes: jumbo frames, Ethernet, PPPoE and tunnels, the
-/// least of IPv6, and what each host must take.
+/// Sizes of IP packets that paths usually carry, bytes: jumbo frames, Ethernet, PPPoE and tunnels, the minimum of IPv6,
+/// and the size that each host must accept.
 const SIZES: [u16; 11] = [
     9_000, 8_952, 4_352, 1_500, 1_492, 1_460, 1_420, 1_400, 1_360, 1_280, 576,
 ];
-/// The loopback carries more, but the kernel puts no headers before a longer packet that is not to be
-/// cut (`SKB_MAX_ALLOC`: 16 KiB less what it keeps with it).
+/// The loopback carries more. But the kernel puts no headers before a longer packet that must not be fragmented
+/// (`SKB_MAX_ALLOC`: 16 KiB less the kernel's own part).
 const LONGEST: u16 = 16_000;
-/// How long the largest may take to be answered, and how often all are sent meanwhile.
+/// Longest search without an answer to the largest probe. All sizes are sent again after a quarter of this time, or
+/// after a probe interval if shorter.
 const SEARCH: Duration = Duration::from_millis(400);
-/// One probe of so many is of full size, once the size is known ...
+/// Of this many probes, a single probe has full size, once the size is known ...
 const FULL_EVERY: u64 = 10;
-/// ... and when so many in a row are not answered, while small ones are, it has changed.
+/// ... and when this many full probes in a row are not answered, while small probes are, the path MTU has changed.
 const FULL_LOST: u32 = 3;
 
-/// The conversation of probes with one logger.
+/// Exchange of probes with a logger.
 #[derive(Debug)]
 pub(crate) struct Prober {
     keys: LinkKeys,
@@ -33,12 +34,12 @@ pub(crate) struct Prober {
     /// Headers of IP and UDP.
     overhead: u16,
     counter: u64,
-    /// What was asked and not answered: when, and of which size.
+    /// Probes without an answer: time and size.
     outstanding: BTreeMap<u64, (Duration, u16)>,
     next_at: Duration,
     answered_at: Duration,
-    /// When the first probe went out that could have been answered since. While we are busy and ask
-    /// nothing, nobody is silent.
+    /// Time of the first unanswered probe since the last answer. While `serve` is busy and sends no probes, no logger
+    /// counts as silent.
     unanswered: Option<Duration>,
     answered: u64,
     round_trip: Option<Duration>,
@@ -94,7 +95,7 @@ impl Prober {
         self.keys = keys;
     }
 
-    /// Find out anew how large a packet may be.
+    /// Start a new search for the path MTU.
     pub(crate) fn search(&mut self, link_mtu: u32, now: Duration) {
         let most = u16::try_from(link_mtu).unwrap_or(LONGEST).min(LONGEST);
         let mut sizes: Vec<u16> = SIZES.into_iter().filter(|size| *size < most).collect();
@@ -113,22 +114,22 @@ impl Prober {
         self.mtu
     }
 
-    /// How long the last answer took.
+    /// Round-trip time of the last answer.
     pub(crate) fn round_trip(&self) -> Option<Duration> {
         self.round_trip
     }
 
-    /// How many were answered.
+    /// Number of answered probes.
     pub(crate) fn answered(&self) -> u64 {
         self.answered
     }
 
-    /// When something is to be sent or to be looked at.
+    /// Time of the next probe or the next check.
     pub(crate) fn due_at(&self) -> Duration {
         self.next_at
     }
 
-    /// How long no question was answered.
+    /// Time since the first unanswered probe.
     pub(crate) fn silence(&self, now: Duration) -> Duration {
         self.unanswered
             .map_or(Duration::ZERO, |since| now.saturating_sub(since))
@@ -145,7 +146,7 @@ impl Prober {
         self.unanswered = None;
     }
 
-    /// What is to be sent now.
+    /// Probes that are due now.
     pub(crate) fn due(&mut self, now: Duration) -> Vec<Vec<u8>> {
         if now < self.next_at {
             return Vec::new();
@@ -170,10 +171,10 @@ impl Prober {
             .collect()
     }
 
-    /// A datagram came. Tells whether the largest packet is another one now.
+    /// Handles a datagram. Returns whether the path MTU has changed.
     pub(crate) fn on_datagram(&mut self, datagram: &[u8], now: Duration) -> bool {
         let Ok(probed) = Probe::decode(ProbeKind::Probed, datagram, &self.answers) else {
-            return false; // an acknowledgement that nobody took, or a stranger's
+            return false; // a stray acknowledgement, or a foreign datagram
         };
         let Some((at, size)) = self.outstanding.remove(&probed.counter) else {
             return false; // answered already, or too late
@@ -192,7 +193,7 @@ impl Prober {
         self.mtu != before
     }
 
-    /// One more, at once: whoever has just learned of the link sees the way.
+    /// An extra probe, at once: a data plane that has just learned of the link sees the route.
     pub(crate) fn probe_now(&mut self, now: Duration) -> Vec<u8> {
         self.probe(0, now)
     }
@@ -212,7 +213,7 @@ impl Prober {
         datagram
     }
 
-    /// End the search if it has found all that can be found.
+    /// End the search when the largest size was answered, or the time of the search is over.
     fn settle(&mut self, now: Duration) {
         let Some(search) = &self.search else { return };
         let complete = search.sizes.first() == Some(&search.answered);
@@ -222,7 +223,7 @@ impl Prober {
         }
     }
 
-    /// What is not answered after a while was lost: if of full size, that is noted.
+    /// Old unanswered probes are lost: losses of full size are counted.
     fn forget_unanswered(&mut self, now: Duration) {
         let old = now.saturating_sub(self.interval * 20);
         let full = self.mtu.filter(|_| self.search.is_none());

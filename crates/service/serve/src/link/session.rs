@@ -1,4 +1,4 @@
-//! A logger, as long as it is the one that is used.
+//! A logger in use.
 
 use std::{
     net::{SocketAddr, UdpSocket},
@@ -19,11 +19,11 @@ pub(super) struct Session {
     pub(super) socket: UdpSocket,
     pub(super) prober: Prober,
     pub(super) keys: LinkKeys,
-    /// What the key of the digests in its records is made of, if it takes any.
+    /// Seed of the digest key in the logger's records, if the logger takes digests.
     pub(super) digests: Option<DigestSeed>,
     pub(super) rekey_at: Duration,
     pub(super) client: Option<LoggerClient>,
-    /// When it was attached to last.
+    /// Time of the last attach.
     pub(super) attached_at: Duration,
     /// Since when there is no control stream, and why.
     pub(super) disconnected: Option<(Duration, String)>,
@@ -32,18 +32,18 @@ pub(super) struct Session {
     pub(super) route: Route,
 }
 
-/// Whether the programs see what goes to the logger: if it leaves by an interface without them, they
-/// send their copies where it went before, or nowhere.
+/// Whether the programs see the datagrams to the logger. If the datagrams leave by an interface without programs, the
+/// programs send copies to an old route, or nowhere.
 #[derive(Debug)]
 pub(super) struct Route {
-    /// Probes that they had seen when that was looked at last, and how many were answered by then.
+    /// Number of seen probes at the last look, and number of answered probes at that time.
     seen: Option<(u32, u64)>,
-    /// They see none, since then.
+    /// Since this time the programs see no probes.
     pub(super) hidden: Option<Duration>,
     seen_at: Duration,
 }
 
-/// So many answers to probes that the programs did not see are no coincidence.
+/// Answered probes without the programs' notice that are no coincidence.
 const UNSEEN: u64 = 10;
 
 impl Route {
@@ -55,7 +55,7 @@ impl Route {
         }
     }
 
-    /// They have seen `seen` probes by now, and `answered` were answered.
+    /// The programs have seen `seen` probes up to now, and `answered` were answered.
     pub(super) fn observe(&mut self, seen: u32, answered: u64, now: Duration) {
         match self.seen {
             None => self.seen = Some((seen, answered)),
@@ -83,7 +83,7 @@ impl Session {
     ) -> Self {
         let v6 = config.loggers[logger].is_ipv6();
         let interval = PROBE_INTERVAL.min(config.timeout / 4);
-        // Above what an earlier session can have used; new keys are another space anyway.
+        // Above all counters of an earlier session; new keys have a separate space anyway.
         let counter = u64::try_from(now.as_micros()).unwrap_or(0);
         let prober = Prober::new(attached.keys, counter, v6, mtu_of(&socket), interval, now);
         Self {
@@ -108,13 +108,13 @@ impl Session {
         self.rekey_at = now + REKEY;
     }
 
-    /// How long something was missing that makes it a logger in use.
+    /// Time for which a necessary part of a logger in use has been missing.
     pub(super) fn missing(&self, now: Duration) -> Duration {
         let disconnected = self
             .disconnected
             .as_ref()
             .map(|(since, _)| now.saturating_sub(*since));
-        // It has a while to answer, once it is attached to.
+        // A logger gets time to answer after an attach.
         let silence = self
             .prober
             .silence(now)
@@ -125,13 +125,13 @@ impl Session {
             .max(hidden.unwrap_or_default())
     }
 
-    /// It has answered a probe since it was attached to.
+    /// The logger has answered a probe since the last attach.
     pub(super) fn has_answered_probe(&self) -> bool {
         self.prober.answered_since(self.attached_at)
     }
 }
 
-/// Why one that can be attached to cannot be used.
+/// Why a logger cannot be used although an attach succeeds.
 pub(super) fn unreachable_by_udp(logger: SocketAddr) -> String {
     let port = logger.port();
     format!("it answers on TCP, and not on UDP: let port {port} through, both ways")
@@ -159,7 +159,7 @@ mod tests {
         route.observe(7, 0, at(1));
         route.observe(8, 0, at(2));
         assert_eq!(route.hidden, None);
-        // Neither seen nor answered: nobody asks.
+        // Neither seen nor answered: no probes are sent.
         route.observe(8, 0, at(60));
         assert_eq!(route.hidden, None);
         route.observe(9, 1, at(61));

@@ -1,10 +1,10 @@
-//! Which of the loggers knows of an earlier life of the service.
+//! Search for the logger that knows an earlier incarnation of the service.
 //!
-//! A service of which nothing is on its host may have had one: the host has stopped. Then one of the
-//! loggers has the records, and perhaps another one has older ones, which are the past. So all are
-//! asked before the first is taken in use, and as it may be that they have stopped with the host, for
-//! longer than one is usually waited for. The records of the latest session become those of this
-//! instance; loggers that are not chosen forget what they have.
+//! A service without data on this host may have an earlier incarnation: the host was down. Then a logger has the
+//! records, and another logger may have older, stale records. Therefore `serve` asks all loggers before the first
+//! logger is in use. The loggers may have been down together with the host, so this wait is longer than a usual wait
+//! for a logger. The records of the latest session become the records of this instance; all other loggers drop their
+//! records.
 
 use std::{cmp::Reverse, net::UdpSocket, time::Duration};
 
@@ -21,14 +21,15 @@ use crate::{
     events::Code,
 };
 
-/// How soon one is asked again that somebody else may use.
+/// Delay of the next request to a logger whose records may be in use by another host.
 const TAKEN_RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// How soon one is asked again that writes the last of the records: clients wait for no more than its disk.
+/// Delay of the next request to a logger that writes the end of the records: clients wait for no more than the logger's
+/// disk.
 const UNWRITTEN_RETRY_INTERVAL: Duration = Duration::from_millis(5);
-/// How long somebody else may have them before they are believed to be his.
+/// Time after which records in use by another host are believed to belong to that host.
 const TAKEN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long loggers that do not answer are waited for, once each was asked; `None`: for ever.
+/// Wait for loggers that do not answer, once each logger was asked; `None`: for ever.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SurveyTimeouts {
     /// If none has answered.
@@ -37,18 +38,18 @@ pub(crate) struct SurveyTimeouts {
     pub(crate) some: Duration,
 }
 
-/// How far all are.
+/// Progress of all loggers.
 pub(crate) struct Survey {
     candidates: Vec<Candidate>,
     since: Duration,
 }
 
-/// How far one is.
+/// Progress of a logger.
 struct Candidate {
     state: State,
     /// There was an answer, or an error, once.
     tried: bool,
-    /// Since when somebody else has the records.
+    /// When the records were first seen in use by another host.
     taken_since: Option<Duration>,
 }
 
@@ -61,7 +62,7 @@ enum State {
 }
 
 impl Survey {
-    /// Nobody was asked yet.
+    /// Begins the survey; no request is sent yet.
     pub(crate) fn of(link: &Link, now: Duration) -> Self {
         let not_yet = |_| Candidate {
             state: State::Again(now),
@@ -74,10 +75,11 @@ impl Survey {
         }
     }
 
-    /// Look at what has come, and ask again. Tells whether it is enough.
+    /// Handle arrived answers, and send due requests. Returns whether the survey is complete.
     ///
     /// # Errors
-    /// All refuse us, which no waiting will change; or one knows another service with an address of ours.
+    /// All loggers refuse this service, and waiting will not change the reason; or a logger knows another service with
+    /// an address of this service.
     pub(crate) fn poll(
         &mut self,
         link: &mut Link,
@@ -101,7 +103,7 @@ impl Survey {
         Ok(known || (tried && !patient))
     }
 
-    /// Whose answers are awaited.
+    /// Descriptors of the open attempts.
     pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
         let watched = self.candidates.iter().filter_map(|one| match &one.state {
             State::Now(dialing, _) => Some(dialing.as_fd()),
@@ -110,7 +112,7 @@ impl Survey {
         fds.extend(watched.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     }
 
-    /// Take the one in use that knows most, if any has answered.
+    /// Use the logger that knows most, if any has answered.
     pub(crate) fn choose(self, link: &mut Link) {
         let knows = |one: &Candidate| match &one.state {
             State::Answered(dialed, _) => Some((dialed.attached.kept, dialed.attached.session)),
@@ -118,7 +120,7 @@ impl Survey {
         };
         let known = self.candidates.iter().map(knows).enumerate();
         let known = known.filter_map(|(logger, knows)| Some((knows?, Reverse(logger))));
-        // Of several that know nothing, or the same, the one that the operator prefers.
+        // Of several loggers with the same knowledge, or none, the logger that the operator prefers.
         let Some((_, Reverse(chosen))) = known.max() else {
             return; // we go on without, and attach to the first that answers
         };

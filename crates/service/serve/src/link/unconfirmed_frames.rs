@@ -1,17 +1,17 @@
-//! Frames that were sent, and that the logger may not have recorded. A logger that dies loses the data in its sockets,
-//! and its unwritten data: the next process on the same log gets these frames once more. Two copies of a frame make one
-//! record.
+//! Frames that were sent, and that the logger may not have recorded. A logger that dies loses the data in the sockets,
+//! and unwritten data: the next process on the same log gets these frames once more. Two copies of a frame make a
+//! single record.
 
 use std::{collections::VecDeque, time::Duration};
 
 /// Bytes that may be unconfirmed; more frames wait in the ring.
 const UNCONFIRMED_BYTES: usize = 8 << 20;
-/// How often the logger is asked to confirm.
+/// Interval between requests to confirm.
 const ASK_INTERVAL: Duration = Duration::from_millis(100);
 /// Bytes since the last barrier after which the next barrier does not wait for [`ASK_INTERVAL`].
 const ASK_BYTES: usize = UNCONFIRMED_BYTES / 8;
 
-/// The frames that were sent, oldest first, in pieces as the logger was sent them.
+/// The sent frames, oldest first, in the pieces that were sent.
 #[derive(Debug, Default)]
 pub(super) struct UnconfirmedFrames {
     pieces: VecDeque<Vec<u8>>,

@@ -1,4 +1,4 @@
-//! What a logger is asked of a server with state.
+//! Requests to a logger about the determinants of a server with state.
 
 use protocol::control::{Edition, KeptImage, Request, Response};
 use wire::{FlowId, SeqNumber};
@@ -6,20 +6,20 @@ use wire::{FlowId, SeqNumber};
 use super::{LoggerClient, unexpected};
 use crate::error::ServeError;
 
-/// What a logger has of what a server's processes were told.
+/// Determinants of a server's processes at a logger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Streams {
     pub(crate) edition: Option<Edition>,
-    /// Nothing of it is missing on whose account things may have been said.
+    /// No determinant is missing on which output may depend.
     pub(crate) is_whole: bool,
-    /// What the stream of the first process begins behind.
+    /// The image before the first process's stream.
     pub(crate) image: Option<KeptImage>,
     /// Number of the process, and length in bytes.
     pub(crate) streams: Vec<(u32, u64)>,
 }
 
 impl Streams {
-    /// How much there is of this process's, bytes.
+    /// Bytes of this process's stream.
     pub(crate) fn length(&self, process: u32) -> u64 {
         let mut all = self.streams.iter();
         all.find(|(number, _)| *number == process)
@@ -27,37 +27,38 @@ impl Streams {
     }
 }
 
-/// What a logger says of an image that it is told.
+/// Reply of a logger about an image in transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ImageReply {
-    /// Of this record, and with this number.
+    /// Number of the record, and number of the image.
     pub(crate) image: (u64, u64),
     pub(crate) state: ImageState,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ImageState {
-    /// So much of it is there, bytes.
+    /// The logger has this many bytes of the image.
     There(u64),
-    /// The record begins with it.
+    /// The record begins with the image.
     Kept,
-    /// It is not taken, for this reason.
+    /// The logger refuses the image, for this reason.
     Refused(String),
 }
 
-/// Positions in one request.
+/// Positions in each request.
 const POSITIONS_PER_REQUEST: usize = 10_000;
-/// Bytes of a stream in one request, and bytes of all requests without an answer.
+/// Bytes of a stream in each request, and bytes of all requests without an answer.
 const PIECE_BYTES: u64 = 1 << 20;
 const READ_AHEAD_BYTES: u64 = 4 << 20;
 
 impl LoggerClient {
-    /// What there is of the record that the server's processes make.
+    /// The logger's copy of the record of the server's processes.
     pub(crate) fn determinants(&mut self) -> Result<Streams, ServeError> {
         self.ask_for_streams(None, Vec::new())
     }
 
-    /// What there is of this one; nothing of another from now on. So much of it was `said` to a logger before.
+    /// The logger's copy of this record; from now on the logger drops all other records. `said` are the bytes that a
+    /// logger has had before.
     pub(crate) fn determinants_of(
         &mut self,
         record: u64,
@@ -164,12 +165,12 @@ impl LoggerClient {
         Ok(())
     }
 
-    /// What is said of an image that goes there; how it is taken is said unasked.
+    /// Sends requests about an image in transfer; the replies come as [`ImageReply`] messages.
     pub(crate) fn send_image(&mut self, requests: Vec<Request>) -> Result<(), ServeError> {
         self.send_all(requests)
     }
 
-    /// Hear from now on what the processes of this service are told. What this host has is not told again.
+    /// Subscribe to the determinants of this service. Determinants that this host already has are left out.
     pub(crate) fn follow(
         &mut self,
         service: String,
@@ -183,7 +184,7 @@ impl LoggerClient {
         })
     }
 
-    /// Of these connections the instream before there is needed no more.
+    /// Drop the instream before these positions, which no replay needs any more.
     pub(crate) fn release(
         &mut self,
         mut places: Vec<(FlowId, SeqNumber)>,
@@ -196,7 +197,7 @@ impl LoggerClient {
         Ok(())
     }
 
-    /// What is behind there was never said whole.
+    /// Cut an incomplete determinant, on which no output depends.
     pub(crate) fn cut_determinants(&mut self, process: u32, length: u64) -> Result<(), ServeError> {
         self.send(&Request::CutDeterminants { process, length })
     }

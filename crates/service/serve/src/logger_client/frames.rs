@@ -28,7 +28,7 @@ pub(super) fn translated(mut frames: &[u8], version: u8, with_digests: bool) -> 
             pieces.push(std::mem::replace(&mut piece, last));
         }
     }
-    // What cannot be read is the logger's to count.
+    // An unreadable rest is left to the logger, which counts such frames.
     for piece in [piece, frames.to_vec()] {
         if !piece.is_empty() {
             pieces.push(piece);

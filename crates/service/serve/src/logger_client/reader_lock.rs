@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Kills the logger process that reads the ring of the service in this directory, if a process reads the ring, and
-/// waits for its end.
+/// waits for the end of the process.
 pub(super) fn end_holder(directory: &Path) -> Result<(), ServeError> {
     let lock = directory.join(READER_LOCK);
     let Some(holder) = Holder::of(&lock) else {

@@ -16,19 +16,19 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::error::ServeError;
 
-/// The most that waits for a logger on another machine, bytes. More only if it has stopped reading.
+/// Most bytes that wait for a remote logger; more only wait if the logger has stopped reading.
 const MOST_QUEUED: usize = 64 << 20;
 
 pub(super) struct Stream {
     kind: Kind,
-    /// How long nothing may come of it while something is waited for.
+    /// Longest silence while an answer is due.
     patience: Duration,
 }
 
 enum Kind {
     /// Blocking.
     Local(UnixStream),
-    /// Not blocking: a machine that has lost its power must not stop us in a write.
+    /// Not blocking: a machine without power must not stop `serve` in a write.
     Remote(Box<Channel<TcpStream>>),
 }
 
@@ -50,7 +50,7 @@ impl Stream {
         })
     }
 
-    /// How long an answer may take from now on.
+    /// Sets the longest silence while an answer is due.
     pub(super) fn set_patience(&mut self, patience: Duration) -> io::Result<()> {
         if let Kind::Local(socket) = &self.kind {
             socket.set_read_timeout(Some(patience))?;
@@ -81,7 +81,7 @@ impl Stream {
         }
     }
 
-    /// Say something; to another machine as soon as it can be sent.
+    /// Write bytes; to a remote logger as soon as possible.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), ServeError> {
         match &mut self.kind {
             Kind::Local(socket) => socket.write_all(bytes).map_err(failed),
@@ -109,7 +109,7 @@ impl Stream {
         }
     }
 
-    /// Read what there is, without waiting for more than a signal's worth.
+    /// Read the available bytes; call when the stream is readable.
     pub(super) fn listen(&mut self, decoder: &mut Decoder<Response>) -> Result<(), ServeError> {
         match &mut self.kind {
             Kind::Local(socket) => read_local(socket, decoder, self.patience),
@@ -117,7 +117,7 @@ impl Stream {
         }
     }
 
-    /// Send what waits, as far as it can be sent in time.
+    /// Send the queued bytes, as far as possible in time.
     pub(super) fn finish(&mut self) -> Result<(), ServeError> {
         while let Kind::Remote(channel) = &mut self.kind {
             channel.flush().map_err(failed)?;
@@ -129,7 +129,7 @@ impl Stream {
         Ok(())
     }
 
-    /// One look at the channel; false: nothing as a whole was there.
+    /// A single read of the channel; false: no complete data was there.
     fn receive(&mut self, decoder: &mut Decoder<Response>) -> Result<bool, ServeError> {
         let Kind::Remote(channel) = &mut self.kind else {
             return Ok(true);
@@ -145,7 +145,7 @@ impl Stream {
         }
     }
 
-    /// Until it can be read, or written if something waits.
+    /// Wait until the channel is readable, or writable if bytes are queued.
     fn wait(&self) -> Result<(), ServeError> {
         let writes = match &self.kind {
             Kind::Remote(channel) if channel.wants_write() => PollFlags::OUT,

@@ -15,8 +15,8 @@ use super::*;
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A logger that takes as many streams as there are lists of answers. On each it answers the opening, and then one
-/// message for each request; the next request ends the stream. Returns the requests.
+/// A logger that takes as many streams as there are lists of answers. On each stream the logger answers the opening,
+/// and then sends a message for each request; the next request ends the stream. Returns the requests.
 fn logger(answers: Vec<Vec<Response>>) -> (SocketAddr, Key, thread::JoinHandle<Vec<Request>>) {
     listening(move |channel, at| {
         let mut requests = Decoder::<Request>::at_opening(VERSIONS);
@@ -39,7 +39,7 @@ fn logger(answers: Vec<Vec<Response>>) -> (SocketAddr, Key, thread::JoinHandle<V
     })
 }
 
-/// A logger that answers each stream with these bytes, whatever it hears first, and ends the stream.
+/// A logger that answers each stream with these bytes after the first bytes of the client, and ends the stream.
 fn logger_with_bytes(answers: Vec<Vec<u8>>) -> (SocketAddr, Key, thread::JoinHandle<Vec<Request>>) {
     listening(move |channel, at| {
         while let Ok(Received::Plain(bytes)) = channel.receive() {
@@ -53,7 +53,7 @@ fn logger_with_bytes(answers: Vec<Vec<u8>>) -> (SocketAddr, Key, thread::JoinHan
     })
 }
 
-/// `talk` is done on each stream, with the number of the stream, until it says that none will come.
+/// `talk` runs on each stream, with the number of the stream, until `talk` reports the last stream.
 fn listening(
     talk: impl Fn(&mut Channel<TcpStream>, usize) -> (Vec<Request>, bool) + Send + 'static,
 ) -> (SocketAddr, Key, thread::JoinHandle<Vec<Request>>) {
@@ -82,7 +82,7 @@ fn say(channel: &mut Channel<TcpStream>, bytes: &[u8]) {
     channel.flush().expect("it reads");
 }
 
-/// Reads once; false: the stream is at its end.
+/// Reads once; false: the stream has ended.
 fn receive_once(channel: &mut Channel<TcpStream>, requests: &mut Decoder<Request>) -> bool {
     match channel.receive() {
         Ok(Received::Plain(bytes)) => requests.feed(&bytes),
@@ -92,7 +92,7 @@ fn receive_once(channel: &mut Channel<TcpStream>, requests: &mut Decoder<Request
     channel.flush().is_ok()
 }
 
-/// `None`: the stream is at its end.
+/// `None`: the stream has ended.
 fn next_request(
     channel: &mut Channel<TcpStream>,
     requests: &mut Decoder<Request>,
@@ -357,13 +357,13 @@ fn unkillable_process_is_named_after_timeout() {
         reap(child, TEST_TIMEOUT)
     };
     assert_eq!(ends(sleeps()), None);
-    // As one that was killed, and waits in the kernel.
+    // Like a killed process that waits in the kernel.
     let waits = sleeps();
     let pid = waits.id();
     let unended = reap(waits, Duration::ZERO).expect("it runs");
     assert_eq!(unended, Unended(pid));
     assert!(unended.to_string().contains(&pid.to_string()));
-    // When it ends after all, nothing is left of it.
+    // After a late end, no zombie is left.
     let process = Pid::from_raw(i32::try_from(pid).expect("a number")).expect("not 0");
     let pidfd = pidfd_open(process, PidfdFlags::empty()).expect("it runs");
     pidfd_send_signal(&pidfd, Signal::KILL).expect("it runs");

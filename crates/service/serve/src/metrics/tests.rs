@@ -9,7 +9,7 @@ use crate::{
     status::STANDBY,
 };
 
-/// One that has everything.
+/// A status with all fields.
 fn status() -> Status {
     let mut totals = EventCounters {
         last_ms: BTreeMap::from(STEPS.map(|step| (step.to_owned(), 250.0))),
@@ -119,7 +119,7 @@ fn status_becomes_metrics() {
 #[test]
 fn service_without_server_or_logger_is_unhealthy() {
     assert!(matches!(status().health(), Health::Well(_)));
-    // Who stands by has nobody who waits.
+    // A standby has no waiting clients.
     let well = ["serving", STANDBY];
     for stage in STAGES.into_iter().filter(|stage| !well.contains(stage)) {
         let mut other = status();
@@ -156,7 +156,7 @@ fn metric_labels_match_status() {
     assert!(names.contains(&"mirrored"), "{names:?}");
 }
 
-/// If not: what it should have is what this prints.
+/// On failure, the test prints the right table.
 #[test]
 fn manual_lists_all_metrics() {
     let text = text(status()).expect("text");

@@ -1,4 +1,4 @@
-//! Images of the server take the place of its record.
+//! Checkpoints: images of the server replace the record.
 
 use std::{
     io,
@@ -24,18 +24,18 @@ use crate::{
 /// Failed attempts in a row to start a process from an image, after which the image is given up.
 const RESTORE_ATTEMPTS: u32 = 3;
 
-/// What is known of them.
+/// State of the checkpoints.
 pub(super) struct Checkpoints {
     pub(super) images: Images,
-    /// The one that is being made.
+    /// The image in production.
     rehearsal: Option<ShadowReplay>,
-    /// Those on their way to the logger.
+    /// Images in transfer to the logger.
     pub(super) uploads: Uploads,
-    /// The server, while it is made from one.
+    /// The sandbox in which the server starts from an image.
     room: Option<Sandbox>,
-    /// How often that has failed.
+    /// Number of failures.
     failures: u32,
-    /// How long the record was when the last one was begun, and when that was.
+    /// Length of the record at the beginning of the last checkpoint, and the time of the beginning.
     begun: (u64, Duration),
 }
 
@@ -51,19 +51,19 @@ impl Checkpoints {
         }
     }
 
-    /// The record begins with this one, which has come from elsewhere.
+    /// The record begins with this image, which has come from a logger.
     pub(super) fn begins_with(&mut self, image: &KeptImage) -> Result<(), ServeError> {
         self.begun = (image.base, clock::now());
         self.images.take_up(image.number)
     }
 
-    /// What is being made, be it an image or a process of one, is not any more.
+    /// Stops the production of an image, and the start of a process from an image.
     pub(super) fn stop(&mut self) {
         (self.rehearsal, self.room) = (None, None);
         self.uploads.stop_new();
     }
 
-    /// The server begins anew, without any.
+    /// The server starts without an image.
     pub(super) fn forget(&mut self) -> Result<(), ServeError> {
         self.images.forget()?;
         self.begun = (0, clock::now());
@@ -73,7 +73,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Make the server from the last image. Our own standard streams are its.
+    /// Start the server from the last image. The server gets the standard streams of `serve`.
     pub(super) fn restore(
         &mut self,
         given: &[BorrowedFd<'_>],
@@ -106,7 +106,7 @@ impl North {
         self.checkpoints.as_ref()?.images.last()
     }
 
-    /// The same, as it is told.
+    /// The last checkpoint, for the status.
     pub(crate) fn checkpoint(&self) -> Option<CheckpointStatus> {
         self.last_image().map(|last| CheckpointStatus {
             record_bytes: self.memory.base(0),
@@ -114,7 +114,7 @@ impl North {
         })
     }
 
-    /// Why the next incarnation cannot begin with the last image, if it cannot.
+    /// Why the next incarnation cannot start from the last image; `None`: no obstacle.
     pub(crate) fn torn_image(&self) -> Option<String> {
         let error = self.last_image()?.image.check().err()?;
         Some(format!(
@@ -128,13 +128,13 @@ impl North {
         checkpoints.is_some_and(|one| one.rehearsal.is_some() || one.room.is_some())
     }
 
-    /// Is a checkpoint being made, or on its way?
+    /// Is a checkpoint in production or in transfer?
     pub(crate) fn is_shadow_replaying(&self) -> bool {
         let checkpoints = self.checkpoints.as_ref();
         checkpoints.is_some_and(|one| one.rehearsal.is_some() || one.uploads.is_under_way())
     }
 
-    /// Is it time for one?
+    /// Is a checkpoint due?
     pub(crate) fn checkpoint_is_due(&self, config: &ServeConfig, now: Duration) -> bool {
         let (Some(wanted), Some(checkpoints)) = (&config.checkpoints, &self.checkpoints) else {
             return false;
@@ -148,7 +148,7 @@ impl North {
         more > 0 && (is_large || is_old)
     }
 
-    /// Begin one. `flows` are the server's connections.
+    /// Begin a checkpoint. `flows` are the server's connections.
     pub(crate) fn start_shadow_replay(&mut self, flows: &[(FlowKey, Flow)]) -> Result<(), String> {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Ok(());
@@ -158,7 +158,7 @@ impl North {
             .images
             .start_shadow_replay(&self.memory, positions(flows));
         let begun = begun.map_err(|error| error.to_string())?;
-        // After that: of those who were begun before the image's end all are known now.
+        // After that: all children that started before the image's end are known now.
         if self.memory.has_children_at_work() {
             return Err("the server has children that are at work, or have had clients".into());
         }
@@ -166,10 +166,10 @@ impl North {
         Ok(())
     }
 
-    /// Go on with it.
+    /// Continue the checkpoint.
     ///
     /// # Errors
-    /// Why there will be none.
+    /// Why no image can be made.
     pub(crate) fn poll_shadow_replay(
         &mut self,
         config: &ServeConfig,
@@ -196,10 +196,10 @@ impl North {
         self.replace(made).map(Some)
     }
 
-    /// The image takes the place of the record before its end.
+    /// The image replaces the record before the image's end.
     ///
     /// # Errors
-    /// What is left of that.
+    /// Why the image cannot replace the record.
     pub(crate) fn replace(&mut self, made: NewImage) -> Result<Event, String> {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Err("there are none to be made".into());
@@ -216,7 +216,7 @@ impl North {
         Ok(told)
     }
 
-    /// The one that is being made is given up: nothing is left of it.
+    /// Stops the checkpoint in production, and removes the parts.
     pub(crate) fn stop_shadow_replay(&mut self) {
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.rehearsal = None;
@@ -224,10 +224,10 @@ impl North {
         }
     }
 
-    /// The process that was made from an image, when it goes on.
+    /// The process that was started from an image, as soon as the process runs.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why no process runs.
     pub(crate) fn poll_restored_process(
         &mut self,
         first: Option<Pid>,

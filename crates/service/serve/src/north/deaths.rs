@@ -1,4 +1,4 @@
-//! The server dies: what becomes of its record.
+//! Death of the server, and the consequences for the record.
 
 use std::{collections::BTreeSet, io, mem, time::Duration};
 
@@ -11,18 +11,18 @@ use crate::error::{ServeError, SystemContext as _};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Crash {
-    /// It had lived for a while.
+    /// The server had lived for a while.
     First,
-    /// It had not: what killed the incarnation before may have killed this one.
+    /// The server had not: the crash of the incarnation before may have the same cause.
     Again,
 }
 
-/// What may have killed it.
+/// Suspected cause of a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Culprit {
-    /// What the first process has read last, there in its record.
+    /// The last input that the first process read, at this position of the record.
     Words(u64),
-    /// Whatever has killed this child.
+    /// The crash of this child, whatever the cause.
     Child(u32),
 }
 
@@ -30,19 +30,20 @@ pub(super) enum Culprit {
 const REPLAY_SETTLED_AFTER: Duration = Duration::from_secs(1);
 
 impl North {
-    /// Is one of these connections open?
+    /// Is any of these connections open?
     pub(crate) fn has_clients(flows: &[(FlowKey, Flow)]) -> bool {
         flows.iter().any(|(_, flow)| flow.closed_ns == 0)
     }
 
-    /// The server has died. `flows` are its connections; `forgets`: it keeps nothing but for them. An error inside:
-    /// its record, which is whole, is lost now.
+    /// The server has died. `flows` are the server's connections. `forgets`: the server keeps no state except for
+    /// connections. An error inside: the record is complete, and is lost now.
     pub(crate) fn died(
         &mut self,
         flows: &[(FlowKey, Flow)],
         forgets: bool,
     ) -> Result<io::Result<()>, ServeError> {
-        // What it has opened and closed is still to be heard; then nobody of the dead incarnation is.
+        // Messages about opened and closed connections are still read; afterwards the dead incarnation's messages are
+        // void.
         if let Err(HandoverError::Io(error)) = self.handover.receive_messages() {
             return Err(error).doing(RECORD);
         }
@@ -60,7 +61,7 @@ impl North {
         self.upstream.died();
         self.rejoined = 0;
         self.replayed_at = None;
-        // One that has followed may have gone astray where another one from the beginning does not.
+        // A replica may have diverged where a replay from the beginning does not diverge.
         let is_sound = self.memory.divergence().is_none() || mem::take(&mut self.follows);
         let is_whole = self.memory.is_recording() && is_sound;
         if self.is_lost || !is_whole {
@@ -68,7 +69,7 @@ impl North {
         }
         if forgets && !Self::has_clients(flows) {
             self.lose()?;
-            self.is_lost = false; // there is nothing that anybody could miss
+            self.is_lost = false; // no client can miss any state
             return Ok(Ok(()));
         }
         self.replays = true;
@@ -79,7 +80,7 @@ impl North {
         Ok(ready)
     }
 
-    /// The next incarnation begins with nothing.
+    /// The next incarnation starts without state.
     fn lose(&mut self) -> Result<(), ServeError> {
         (self.is_lost, self.replays) = (true, false);
         self.threads_not_awaited = false;
@@ -88,8 +89,8 @@ impl North {
         self.files.let_go();
         self.logger_copy.other_version = None;
         OtherVersion::remove(self.memory_mount.path()).doing(RECORD)?;
-        self.memory.release().doing(RECORD)?; // the next one needs room
-        // One of another version was perhaps there besides, until now.
+        self.memory.release().doing(RECORD)?; // the next record needs memory
+        // A record of another version may have been in the same memory until now.
         if let Err(error) = self.memory_mount.resize(mount_bytes(self.bytes)) {
             tracing::warn!(%error, "the room for the record keeps its size");
         }
@@ -101,7 +102,7 @@ impl North {
         Ok(())
     }
 
-    /// The server has crashed now, which was nobody's hand: this process of its.
+    /// The server has crashed by itself now, with this process of the server.
     pub(crate) fn crashed(&mut self, now: Duration, pid: Option<u32>) {
         let lived = self.replayed_at.map(|at| now.saturating_sub(at));
         let at_once = self.replays || lived.is_some_and(|lived| lived < REPLAY_SETTLED_AFTER);
@@ -110,14 +111,14 @@ impl North {
         self.crash = Some((crash, child));
     }
 
-    /// What its incarnation has ended of was nothing that it had read.
+    /// The death of the incarnation was not caused by any input.
     pub(crate) fn has_not_crashed(&mut self) {
         self.crash = None;
     }
 
-    /// If the server has crashed `most` times more, each time at once, after it had read the same last, that is not
-    /// read again: nobody has heard an answer to it. If the same child has, that is not begun again. Tells whose it
-    /// was. Where that cannot be, the record is lost.
+    /// After `most` further crashes, each at once and after the same last input, this input is not replayed again: no
+    /// client has received an answer to the input. After the same crashes of a child, the child is not started again.
+    /// Returns the clients of the input or the child. If the input cannot be left out, the record is lost.
     pub(crate) fn quarantine(&mut self, most: u32) -> Result<Option<Quarantined>, ServeError> {
         let Some((crash, child)) = self.crash.take().filter(|_| !self.is_lost) else {
             return Ok(None);
@@ -126,7 +127,7 @@ impl North {
         let suspect = Suspect::of(&self.memory, open).doing(RECORD)?;
         let words = suspect.map(|one| Culprit::Words(one.at));
         let culprit = child.map(Culprit::Child).or(words);
-        // Several children may die in turn: of each it is known how often.
+        // Several children may die in turn: crashes are counted for each child.
         let is_childs = |one: &Option<Culprit>| matches!(one, Some(Culprit::Child(_)));
         if crash == Crash::First {
             self.deaths.clear();
@@ -166,17 +167,17 @@ impl North {
     }
 }
 
-/// A client whose last words have killed the server again and again, or those of a child that has died so.
+/// A client whose last input has crashed the server repeatedly, or the clients of a child that crashed repeatedly.
 pub(crate) struct Quarantined {
     clients: BTreeSet<Ends>,
     /// That child, which is not begun again.
     pub(crate) child: Option<u32>,
-    /// How often.
+    /// Number of crashes.
     pub(crate) deaths: u32,
 }
 
 impl Quarantined {
-    /// Is it one of these?
+    /// Is the client of this connection quarantined?
     pub(crate) fn is(&self, key: FlowKey) -> bool {
         self.clients.contains(&ends(key))
     }

@@ -1,8 +1,8 @@
 //! Files that the server has read.
 //!
-//! A replay reads them again. We have their descriptors, too: one that somebody has put another one in the place of,
-//! or has removed, is still what it was, and is given to the next incarnation that asks for it. On another host, and
-//! after the end of this process, it is not.
+//! A replay reads the files again. `serve` holds descriptors of the files, too. A file that was replaced or removed
+//! under the old name is unchanged behind the descriptor, and the next incarnation gets this descriptor on request. On
+//! another host, and after the end of this process, the old file is lost.
 
 use std::{
     collections::HashMap,
@@ -26,7 +26,7 @@ const DESCRIPTOR_SHARE: u64 = 4;
 pub(crate) struct Files(HashMap<u64, OwnedFd>);
 
 impl Files {
-    /// A process has opened one, or asks for it. Others are returned.
+    /// A process has opened a file, or asks for a file. All other messages are returned.
     pub(crate) fn on_message(
         &mut self,
         message: Message,
@@ -49,12 +49,12 @@ impl Files {
         }
     }
 
-    /// Nobody replays what has read them.
+    /// No replay will read the files again.
     pub(super) fn let_go(&mut self) {
         self.0.clear();
     }
 
-    /// If it is not held, that the answer's socket is closed says so.
+    /// Without a held descriptor, the closed answer socket is the answer.
     fn give(&self, file: u64, answer: &OwnedFd) {
         let held = self.0.get(&file).map(opened_anew);
         let Some(Ok(given)) = held else {
@@ -64,7 +64,7 @@ impl Files {
     }
 }
 
-/// It is the answer to who has asked for it, and may have died.
+/// Sends the descriptor to the requesting process, which may have died.
 pub(super) fn give(descriptor: BorrowedFd<'_>, answer: &OwnedFd) {
     let descriptors = [descriptor];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -78,8 +78,8 @@ pub(super) fn give(descriptor: BorrowedFd<'_>, answer: &OwnedFd) {
     );
 }
 
-/// The same file, with a place in it and locks (`flock`) of its own. It is opened here: a process that closes any
-/// descriptor of a file loses its locks of it (`fcntl`).
+/// The same file, with a separate position and separate locks (`flock`). Opened in `serve`: a process that closes any
+/// descriptor of a file loses all locks of the file (`fcntl`).
 fn opened_anew(file: &OwnedFd) -> io::Result<OwnedFd> {
     if !FileType::from_raw_mode(fstat(file)?.st_mode).is_file() {
         return Err(io::ErrorKind::InvalidInput.into());

@@ -1,4 +1,4 @@
-//! A connection goes on with a socket that was made for it, which has its client's numbers already: a *graft*.
+//! A connection continues on a new socket that has the client's numbers already: a *graft*.
 
 use std::{io, net::TcpStream, os::fd::AsFd as _};
 
@@ -16,7 +16,7 @@ use super::{
 };
 
 impl North {
-    /// Where the server stands with this connection; `None`: it has never accepted it.
+    /// Position of the server in this connection; `None`: the server has never accepted the connection.
     pub(crate) fn replay_position(&self, key: FlowKey, flow: &Flow) -> Option<ReplayPosition> {
         let standing = self.passed(key, flow)?.position;
         Some(ReplayPosition {
@@ -27,7 +27,7 @@ impl North {
         })
     }
 
-    /// The one among those that have the same ends.
+    /// The report about this connection, among reports with the same ends.
     fn passed(&self, key: FlowKey, flow: &Flow) -> Option<&ConnectionReport> {
         let ends = ends(key);
         if flow.is_opened_by_server() {
@@ -37,8 +37,8 @@ impl North {
         by_syn.or_else(|| self.passed.get(&(ends, Which::Unknown)))
     }
 
-    /// The socket with which the server goes on, and what is still to be said with it. `outstream` is what its
-    /// client lacks first.
+    /// The socket with which the server continues, and the missing output. `outstream` is the first sequence number
+    /// that the client lacks.
     pub(crate) fn graft(
         &self,
         key: FlowKey,
@@ -50,7 +50,7 @@ impl North {
         };
         let expected = at(flow.client.isn, passed.position.instream);
         let kept_from = at(flow.server.isn, passed.offset);
-        // Neither what nobody has kept, nor what nobody has said.
+        // Neither output that was dropped, nor output that was never produced.
         let known = outstream.distance_from(kept_from);
         let said = known.and_then(|known| passed.output.get(known as usize..));
         let said = said.ok_or_else(|| io::Error::other("what its client lacks was not kept"))?;
@@ -83,7 +83,7 @@ impl North {
         }))
     }
 
-    /// The connection goes on: what was said before is sent, where the client lacks it.
+    /// The connection continues: earlier output that the client lacks is sent.
     pub(crate) fn join(&mut self, graft: Graft) -> io::Result<()> {
         say_again(&graft.socket, &graft.said)?;
         if graft.is_closed {
@@ -97,16 +97,16 @@ impl North {
         Ok(())
     }
 
-    /// The server gets its connections, and goes on. Those that are lost it finds reset. Tells what became of those
-    /// that it has opened.
+    /// The server gets the connections, and continues. Connections that were reset show the reset. Returns the fate of
+    /// the upstream connections.
     pub(crate) fn hand_over(&mut self) -> io::Result<Outgoing> {
         let open = self.passed.values().filter(|one| !one.position.is_closed);
         let (made, lost): (Vec<_>, Vec<_>) =
             open.partition(|one| self.made.contains_key(&one.connection));
-        // Each has a descriptor less than before, and there may be none left for those that are lost.
+        // The process has a descriptor less for each connection, and may have none left for reset connections.
         for passed in made {
             if let Some(socket) = self.made.get(&passed.connection) {
-                // One that cannot be given stays here: its end would be its client's.
+                // A connection that cannot be handed over stays here: a close would reach the client.
                 self.handover.give(passed, socket.as_fd())?;
                 self.made.remove(&passed.connection);
             }
@@ -114,7 +114,7 @@ impl North {
         for passed in lost {
             self.handover.give(passed, reset_socket()?.as_fd())?;
         }
-        // Clients of those that it has closed may still have to hear that.
+        // Clients of connections that the server has closed may still have to learn of the close.
         self.passed.retain(|_, one| one.position.is_closed);
         let mut outgoing = self
             .upstream
@@ -129,7 +129,7 @@ impl North {
 pub(crate) struct Graft {
     connection: u32,
     socket: TcpStream,
-    /// What it has room for, bytes.
+    /// Free receive window of the socket, bytes.
     pub(crate) window: u32,
     said: Vec<u8>,
     is_shut: bool,
@@ -164,7 +164,7 @@ fn received(flow: &Flow) -> u64 {
     flow.server.sent.saturating_sub(lacks.into())
 }
 
-/// What was agreed in the handshake, which the new socket has not seen.
+/// Options agreed in the handshake, which the new socket has not seen.
 fn agreed(flow: &Flow) -> Options {
     let mut mss = None;
     let mut scales = false;

@@ -1,11 +1,11 @@
-//! An image of the server goes to a logger on another machine: one that was made just now, before it takes the place
-//! of the record here; or the one that has it already, to a logger that has begun anew.
+//! Upload of an image of the server to a logger on another machine: of a new image, before the image replaces the
+//! record here; or of the image in use, to a logger that has lost the records.
 //!
-//! So little of it is under way at a time that nothing else which goes there waits for it for long. The logger commits
-//! it in one step, and says so. Whoever dies before: the record is what it was, here and there. Whoever dies between
-//! that and our own commit: here it is the image before and all notes since, there the new image and the notes since,
-//! and both make the same server. Notes that an image has the place of are nowhere but in the image, so they go before
-//! the image does at neither end.
+//! Only a small part of the image is in flight at a time, to keep the delay of other messages to the logger short. The
+//! logger commits the image in a single step, and reports the commit. After a death before the commit, the record is
+//! unchanged, here and at the logger. After a death between the logger's commit and the commit here, this host has the
+//! image before and all determinants since, and the logger has the new image and the determinants since. Both make the
+//! same server. Neither end drops determinants before the image is there: afterwards only the image has their effect.
 
 use checkpoint::{Image, Pack};
 use protocol::control::Request;
@@ -20,32 +20,32 @@ use crate::{
 const PIECE_BYTES: usize = 64 << 10;
 const IN_FLIGHT_BYTES: u64 = 4 * PIECE_BYTES as u64;
 
-/// An image on its way.
+/// An image in transfer.
 pub(super) struct Upload {
     pack: Pack,
-    /// The record that it is of, and its number.
+    /// Number of the record, and number of the image.
     of: (u64, u64),
-    /// How far of the record it reaches.
+    /// Position in the record at which the image was made.
     base: u64,
-    /// So much of it was told, and so much is there, bytes.
+    /// Bytes sent, and bytes acknowledged.
     told: u64,
     there: u64,
-    /// It was asked to be committed.
+    /// The commit was requested.
     is_asked: bool,
-    /// Here it waits for that; `None`: it is in use.
+    /// The new image, which waits for the commit; `None`: the image is in use here.
     made: Option<NewImage>,
 }
 
-/// What became of an upload.
+/// State of an upload.
 pub(crate) enum Uploaded {
     NotYet,
-    /// It takes the place of the record here, too.
+    /// The logger has the new image: the image replaces the record here, too.
     New(Box<NewImage>),
-    /// The logger has begun anew, and has the image again.
+    /// The logger had lost the records, and has the image again.
     Again,
-    /// It could not be, and is no checkpoint.
+    /// The upload failed, and the image is no checkpoint.
     Failed(String),
-    /// The logger has begun anew, and cannot have the image again.
+    /// The logger has lost the records, and cannot get the image again.
     Never(String),
 }
 
@@ -62,12 +62,12 @@ impl Upload {
         })
     }
 
-    /// From its beginning, on another stream.
+    /// Starts again at the beginning, on another control stream.
     fn restart(&mut self) {
         (self.told, self.there, self.is_asked) = (0, 0, false);
     }
 
-    /// What can be told now.
+    /// The requests that may be sent now.
     fn requests(&mut self, processes: u32) -> std::io::Result<Vec<Request>> {
         let ((record, image), length) = (self.of, self.pack.length());
         let mut requests = Vec::new();
@@ -96,19 +96,19 @@ impl Upload {
     }
 }
 
-/// Those of a service: one at a time.
+/// Uploads of a service, at most a single upload at a time.
 #[derive(Default)]
 pub(super) struct Uploads {
     now: Option<Upload>,
-    /// The logger is to forget what it was told of one.
+    /// The logger must drop the bytes of an unfinished image.
     drops: bool,
 }
 
-/// What there is here.
+/// Record and image of this host.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Here<'a> {
     pub(super) record: u64,
-    /// Where the first process's stream begins, and the image that has the place of what is before.
+    /// Beginning of the first process's stream, and the image that replaces everything before.
     pub(super) base: u64,
     pub(super) last: Option<&'a Image>,
 }
@@ -118,7 +118,7 @@ impl Uploads {
         self.now.is_some()
     }
 
-    /// One was made, of this record.
+    /// A new image of this record was made.
     pub(super) fn begin(&mut self, made: NewImage, record: u64) -> Result<(), String> {
         let image = made.image().ok_or("it is in use")?;
         let upload = Upload::new(image, record, made.end).map_err(|error| error.to_string())?;
@@ -129,7 +129,7 @@ impl Uploads {
         Ok(())
     }
 
-    /// What the logger is to be told now. An error inside: it cannot be read, and goes there no more.
+    /// Requests for the logger now. An error inside: the image cannot be read, and is not sent any more.
     fn requests(&mut self, processes: u32) -> Result<Vec<Request>, Uploaded> {
         let drops = std::mem::take(&mut self.drops).then_some(Request::DropImage);
         let mut requests: Vec<_> = drops.into_iter().collect();
@@ -145,7 +145,7 @@ impl Uploads {
         Ok(requests)
     }
 
-    /// The one that is on its way will not come there.
+    /// The present upload will not succeed.
     fn end(&mut self, why: String) -> Uploaded {
         match self.now.take() {
             None => Uploaded::NotYet,
@@ -154,10 +154,10 @@ impl Uploads {
         }
     }
 
-    /// The logger has said something of an image.
+    /// Handles the logger's reply about an image.
     fn on_reply(&mut self, reply: ImageReply) -> Uploaded {
         let Some(upload) = self.now.as_mut().filter(|one| one.of == reply.image) else {
-            return Uploaded::NotYet; // of one that nobody waits for any more
+            return Uploaded::NotYet; // an upload that was given up
         };
         match reply.state {
             ImageState::There(bytes) => {
@@ -177,19 +177,19 @@ impl Uploads {
         }
     }
 
-    /// There is another stream to the logger: what was under way is lost.
+    /// The control stream is a new stream: everything in flight is lost.
     fn restart(&mut self) {
         if let Some(upload) = &mut self.now {
             upload.restart();
         }
     }
 
-    /// That is what the logger has. If it lacks what only the image has, that goes there again.
+    /// Compares with the state of the logger. If the logger lacks the image, the upload starts again.
     fn compare(&mut self, there: &Streams, here: Here<'_>) -> Uploaded {
         if let Some(upload) = &self.now {
             let known = there.image.map(|image| (here.record, image.number));
             if Some(upload.of) == known {
-                return self.is_there(); // and its answer was lost
+                return self.is_there(); // the answer was lost
             }
             if upload.of.0 == here.record {
                 return Uploaded::NotYet;
@@ -209,7 +209,7 @@ impl Uploads {
         }
     }
 
-    /// One that was made just now is not wanted any more: the server has died.
+    /// The server has died: a new image in transfer is not wanted any more.
     pub(super) fn stop_new(&mut self) {
         if self
             .now
@@ -224,14 +224,14 @@ impl Uploads {
         self.drops |= self.now.take().is_some();
     }
 
-    /// The record is another one, of which the logger has no image.
+    /// The record is a new record, of which the logger has no image.
     pub(super) fn forget(&mut self) {
         self.now = None;
     }
 }
 
 impl North {
-    /// What the logger is to be told of an image now. An error inside: it goes there no more.
+    /// Requests about an image for the logger now. An error inside: the image is not sent any more.
     pub(crate) fn image_message(&mut self) -> Result<Vec<Request>, Uploaded> {
         let processes = self.memory.processes().end;
         let Some(checkpoints) = &mut self.checkpoints else {
@@ -241,7 +241,7 @@ impl North {
         requests.map_err(|uploaded| self.noted(uploaded))
     }
 
-    /// The logger has said something of an image.
+    /// Handles the logger's reply about an image.
     pub(crate) fn handle_image_reply(&mut self, reply: ImageReply) -> Uploaded {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Uploaded::NotYet;
@@ -250,14 +250,14 @@ impl North {
         self.noted(uploaded)
     }
 
-    /// There is another stream to the logger.
+    /// The control stream to the logger is a new stream.
     pub(crate) fn restart_upload(&mut self) {
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.uploads.restart();
         }
     }
 
-    /// That is what the logger has.
+    /// Compares with the state of the logger.
     pub(crate) fn compare_image(&mut self, there: &Streams) -> Uploaded {
         let Some(checkpoints) = &mut self.checkpoints else {
             return Uploaded::NotYet;
@@ -273,7 +273,7 @@ impl North {
 
     fn noted(&self, uploaded: Uploaded) -> Uploaded {
         if let Uploaded::Never(_) = uploaded {
-            self.memory.logger_is_full(); // or what is said waits for ever
+            self.memory.logger_is_full(); // or output would wait for ever
         }
         uploaded
     }

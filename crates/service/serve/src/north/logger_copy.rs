@@ -12,19 +12,19 @@ use crate::{
     logger_client::LoggerClient,
 };
 
-/// What has been with a logger at any time of a record: things were said on its account. One that has begun anew, and
-/// then once more before it had all of it again, still lacks it.
+/// Most bytes of each stream that a logger has had at any time: output may depend on these bytes. A logger that loses
+/// the records twice, the second time before having all bytes again, still lacks bytes.
 #[derive(Debug, Default)]
 pub(super) struct LoggerCopy {
     record: u64,
     streams: HashMap<u32, u64>,
-    /// The running server writes a record of another version, until the logger knows that no host goes on from that
-    /// record. The server does not learn the keys of a later session: its output would wait for ever.
+    /// The running server writes a record of another version, until the logger knows that no host continues from that
+    /// record. The server does not learn the keys of a later session: output would wait for ever.
     pub(super) other_version: Option<OtherVersion>,
 }
 
 impl LoggerCopy {
-    /// So much is there now. Tells how much it was at the most.
+    /// The logger has this many bytes now. Returns the most bytes that a logger had.
     pub(super) fn add(&mut self, record: u64, streams: &[(u32, u64)]) -> Vec<(u32, u64)> {
         if self.record != record {
             (self.record, self.streams) = (record, HashMap::new());
@@ -37,14 +37,14 @@ impl LoggerCopy {
         all.map(|(process, length)| (*process, *length)).collect()
     }
 
-    /// Of the record with this number so much may have been there, for all that is known.
+    /// This many bytes of the record with this number may be at a logger.
     pub(super) fn begin(&mut self, record: u64, streams: &[(u32, u64)]) {
         (self.record, self.streams) = (record, streams.iter().copied().collect());
     }
 }
 
 impl North {
-    /// A place for this image, with which it begins; `None`: without CRIU it is of no use here.
+    /// A place for the image at the beginning of the record; `None`: without CRIU the image is of no use here.
     pub(crate) fn receive(&mut self, image: &KeptImage) -> Result<Option<Unpack>, ServeError> {
         let checkpoints = self.checkpoints.as_mut();
         checkpoints
@@ -52,7 +52,7 @@ impl North {
             .transpose()
     }
 
-    /// It is there.
+    /// The image is complete here.
     pub(crate) fn begins_with(&mut self, image: &KeptImage) -> Result<(), ServeError> {
         if let Some(checkpoints) = &mut self.checkpoints {
             checkpoints.begins_with(image)?;
@@ -67,9 +67,10 @@ impl North {
         begun.doing("begin with the image that the logger has")
     }
 
-    /// Fetch it from there, behind the image with which it begins. An error inside: there is no room for it here.
+    /// Fetch the record from the logger, behind the image at the beginning. An error inside: the memory here is too
+    /// small.
     pub(crate) fn fetch(&self, logger: &mut LoggerClient) -> Result<io::Result<()>, ServeError> {
-        // It may have been cut since it was asked for: another attempt was interrupted.
+        // The record may have been cut since the last reply: another attempt was interrupted.
         for (process, length) in logger.determinants()?.streams {
             let mut feed = LogFeed::new(process);
             let mut fed = Ok(());
@@ -82,7 +83,7 @@ impl North {
             if fed.is_err() {
                 return Ok(fed);
             }
-            // Nothing was said that depended on what the dead host had begun to say to the logger.
+            // No output depends on the incomplete last determinant of the dead host.
             if feed.is_torn() {
                 logger.cut_determinants(process, self.memory.length(process))?;
             }
@@ -90,13 +91,12 @@ impl North {
         Ok(Ok(()))
     }
 
-    /// Nothing is added to it any more, or it is not what the server has been told: another host must not go on from
-    /// it.
+    /// The record does not grow any more, or lacks input of the server: no other host must continue from this record.
     pub(crate) fn is_over(&self) -> bool {
         self.is_lost || !self.memory.is_recording()
     }
 
-    /// So much of the streams has been with a logger; of a record that is over, more than there will ever be.
+    /// Bytes of each stream that a logger has had; for a record that is over, more than any stream will have.
     pub(crate) fn told(&mut self) -> Vec<(u32, u64)> {
         if self.is_over() {
             return vec![(0, u64::MAX)];
@@ -105,13 +105,13 @@ impl North {
         self.logger_copy.add(self.memory.record(), &streams)
     }
 
-    /// An earlier `serve` knew that: whatever was about to be said may have been.
+    /// Only the earlier `serve` knew the logger's copy: all output that was about to leave may have left.
     pub(super) fn assume_logger_has_all(&mut self) {
         let streams = self.streams(Memory::last_output);
         self.logger_copy.begin(self.memory.record(), &streams);
     }
 
-    /// So much of the streams is with the logger, and nothing of others.
+    /// The logger has this many bytes of these streams, and no bytes of other streams.
     pub(crate) fn set_stable(&self, streams: &[(u32, u64)]) {
         if let Some(record) = &self.logger_copy.other_version {
             record.give_up();
@@ -130,8 +130,8 @@ impl North {
         numbered.filter(|(_, number)| *number != 0).collect()
     }
 
-    /// The next bytes, with their place, of streams that are as long as `heads` says, of which the logger has so many;
-    /// `None`: it has all, but for what is behind an image that it does not have.
+    /// The next missing bytes with process and position. `heads` are the lengths of the streams, `there` the lengths at
+    /// the logger. `None`: the logger has all bytes, except for bytes behind an image that the logger lacks.
     pub(crate) fn lacking(
         &self,
         heads: &[(u32, u64)],
@@ -162,7 +162,7 @@ mod tests {
     fn logged_bytes_are_missing_until_logged_again() {
         let mut told = LoggerCopy::default();
         assert_eq!(told.add(1, &[(0, 150)]), [(0, 150)]);
-        // The logger has begun anew, and has the image.
+        // The logger has lost the records, and has the image.
         assert_eq!(told.add(1, &[(0, 100)]), [(0, 150)]);
         assert_eq!(told.add(1, &[(0, 200)]), [(0, 200)]);
         assert_eq!(told.add(2, &[]), []);

@@ -1,11 +1,14 @@
-//! Connections that the server has opened to others.
+//! Upstream connections: connections that the server has opened.
 //!
-//! We have their descriptors, too, so that the kernel does not end them with the incarnation that has opened them; what
-//! arrives meanwhile waits in it. The next incarnation, which knows what it had read and written, goes on with them if
-//! the kernel has counted the same. Others it finds reset, as any server may at any time: those within the host, of
-//! which the kernel does not count what was read, and all after their host, or this process, has ended. One whose own
-//! address is the service's is known to the data plane instead, and goes on as a client's does (`service::joining`):
-//! from when its process has noted that. One that dies before has the socket held as before.
+//! `serve` holds duplicates of the descriptors, which keep the connections alive when an incarnation dies; data that
+//! arrives meanwhile waits in the socket. The next incarnation knows from the record how much was read and written, and
+//! continues a connection if the kernel has the same counts. All other connections are reset, as any server may reset a
+//! connection at any time. Connections within the host are reset, because the kernel does not count the bytes read.
+//! After the end of the host or of this process, all are reset.
+//!
+//! An upstream connection from an address of the service becomes a flow of the data plane instead, and continues as
+//! client connections do (`service::outbound`), as soon as the process has recorded the adoption. If the process dies
+//! earlier, `serve` goes on holding the socket.
 
 mod quiet;
 
@@ -36,19 +39,19 @@ use wire::{FlowId, FlowKey};
 use super::files::give;
 pub(crate) use quiet::Quiet;
 
-/// What became of them.
+/// Fate of the upstream connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Outgoing {
-    /// How many go on.
+    /// Connections that continue.
     pub(crate) kept: usize,
-    /// How many are reset.
+    /// Connections that are reset.
     pub(crate) reset: usize,
 }
 
-/// A process's number, and its connection's.
+/// Number of a process, and serial number of a connection of this process.
 type Which = (u32, u64);
 
-/// One that is to go on as clients' do.
+/// Request of a process: this connection shall continue as client connections do.
 #[derive(Debug)]
 pub(crate) struct OutboundRequest {
     which: Which,
@@ -59,27 +62,28 @@ pub(crate) struct OutboundRequest {
 #[derive(Debug, Default)]
 pub(super) struct Upstream {
     held: HashMap<Which, Quiet>,
-    /// Of each process the last one, of which the record does not know whether it was opened: its next incarnation is
-    /// about to do so.
+    /// The last connection of each process, if the record does not say that the connection was opened: the next
+    /// incarnation is about to open this connection.
     unknown: HashMap<Which, Quiet>,
-    /// So many have to be held before it is looked which of them have ended.
+    /// Number of held sockets at which the next search for ended connections is due.
     look_at: usize,
-    /// As a process has left them.
+    /// Positions reported by the processes.
     passed: Vec<(u32, ConnectionReport<UpstreamPosition>)>,
-    /// Those that are to go on as clients' do, and where the process waits for an answer.
+    /// Requests to continue as client connections do, with the socket on which the process awaits the answer.
     joining: Vec<(Which, OwnedFd)>,
-    /// Those that do, as far as we have not heard that this is noted.
+    /// Connections that do, as long as the record is not known to contain the adoption.
     joined: HashMap<Which, (Quiet, (FlowKey, FlowId))>,
 }
 
 impl Upstream {
-    /// A process has opened one, or closed one.
+    /// A process has opened or closed a connection.
     pub(super) fn on_message(&mut self, message: Message, descriptor: Option<OwnedFd>) {
         match (message, descriptor) {
             (Message::Opened { process, serial }, Some(descriptor)) => {
                 self.forget_ended();
                 if self.held.len() < most() && kernel_counts() {
-                    // What the incarnation before had opened was not asked for: this one does something else.
+                    // The incarnation did not ask for the connection of the incarnation before: this incarnation takes
+                    // another course.
                     let unasked = self.unknown.extract_if(|which, _| which.0 == process);
                     unasked.for_each(|(_, socket)| end(socket));
                     self.held.insert((process, serial), descriptor.into());
@@ -102,7 +106,8 @@ impl Upstream {
         }
     }
 
-    /// The next connection that is to go on as clients' do; there is no socket if it is not held.
+    /// The next connection that shall continue as client connections do; without a socket if `serve` does not hold the
+    /// connection.
     pub(super) fn next_outbound(&mut self) -> Option<OutboundRequest> {
         let (which, answer) = self.joining.pop()?;
         let socket = self.held.remove(&which);
@@ -113,7 +118,8 @@ impl Upstream {
         })
     }
 
-    /// It does, by this number, or is held as before. The process goes on. `false`: it has died; then the answer is no.
+    /// Answers a process: the connection is this flow, or stays as before. `false`: the process has died, and the
+    /// connection stays as before.
     pub(super) fn answer(
         &mut self,
         joining: OutboundRequest,
@@ -128,8 +134,8 @@ impl Upstream {
         is_heard
     }
 
-    /// The processes are dead. Those of which none has noted that they go on as clients' do are held as before; the
-    /// others are the data plane's. `is_noted` says that of a process and a flow.
+    /// The processes are dead. `serve` holds the adopted connections again whose adoption no process has recorded; the
+    /// data plane keeps the rest. `is_noted` tells whether a process has recorded the adoption of a flow.
     pub(super) fn unjoin(
         &mut self,
         is_noted: impl Fn(u32, FlowId) -> bool,
@@ -144,7 +150,7 @@ impl Upstream {
         unnoted
     }
 
-    /// Of those that have ended we may not have heard: a process does not wait until we listen.
+    /// Messages about ended connections may be missing: a process does not wait until `serve` reads the messages.
     fn forget_ended(&mut self) {
         const SOCKETS_BEFORE_SWEEP: usize = 64;
         if self.held.len() >= self.look_at.max(SOCKETS_BEFORE_SWEEP) {
@@ -153,7 +159,7 @@ impl Upstream {
         }
     }
 
-    /// Nobody will go on with them: they end when the server ends.
+    /// No incarnation will continue the connections: the connections end with the server.
     pub(super) fn let_go(&mut self) {
         self.held.clear();
         self.unknown.clear();
@@ -164,19 +170,19 @@ impl Upstream {
         }
     }
 
-    /// A process that is dead is not heard any more, and what it had passed on is nobody's.
+    /// Messages and reports of a dead process are void.
     pub(super) fn died(&mut self) {
         self.passed.clear();
         self.joining.clear();
     }
 
-    /// What the processes say of theirs.
+    /// Stores the reports of the processes about upstream connections.
     pub(super) fn pass(&mut self, passed: Vec<ConnectionReport<UpstreamPosition>>) {
         let passed = passed.into_iter();
         self.passed = passed.map(|one| (one.position.opener(), one)).collect();
     }
 
-    /// The processes get them: `begun` are those that there are.
+    /// Hands the sockets over to the processes; `begun` are the present processes.
     pub(super) fn hand_over(
         &mut self,
         handover: &Handover,
@@ -184,7 +190,7 @@ impl Upstream {
     ) -> io::Result<Outgoing> {
         let mut told = Outgoing::default();
         let mut known = HashSet::new();
-        self.held.extend(self.unknown.drain()); // of an incarnation that did not come so far
+        self.held.extend(self.unknown.drain()); // of an incarnation that died earlier
         for (process, one) in std::mem::take(&mut self.passed) {
             let which = (process, one.position.serial);
             let mut socket = self.held.remove(&which);
@@ -193,7 +199,7 @@ impl Upstream {
                 end(held);
             }
             if one.position.is_closed {
-                continue; // what was still to be said the kernel says
+                continue; // the kernel sends the rest
             }
             match socket {
                 Some(socket) => {
@@ -208,7 +214,8 @@ impl Upstream {
                 }
             }
         }
-        // Others the dead incarnation has closed, but for one that it had just opened.
+        // The dead incarnation has closed the remaining connections, except for a connection opened just before the
+        // death.
         let mut left: Vec<_> = self
             .held
             .extract_if(|which, _| !known.contains(which))
@@ -226,13 +233,14 @@ impl Upstream {
     }
 }
 
-/// Has nothing gone through it that a program has read or written?
+/// Has no program read or written any byte of the connection?
 fn is_untouched(socket: &OwnedFd) -> bool {
     let counts = Counts::of(socket.as_fd()).ok().flatten();
     counts.is_some_and(|counts| (counts.read, counts.written, counts.is_shut) == (0, 0, false))
 }
 
-/// Nobody goes on with it. Its other end is not to take what it has heard for all, unless the server had said so.
+/// No process continues the connection. A reset tells the other end that the data is incomplete, unless the server had
+/// shut its side down.
 fn end(socket: Quiet) {
     let counts = Counts::of(socket.as_fd()).ok().flatten();
     if !counts.is_some_and(|counts| counts.is_shut) {
@@ -240,13 +248,13 @@ fn end(socket: Quiet) {
     }
 }
 
-/// `None`: it stays as it is. Whether somebody has heard that.
+/// Answers with the flow; `None`: no change. Returns whether the answer was delivered.
 fn answer(waits: &OwnedFd, flow: Option<FlowId>) -> bool {
     let word: [u8; JOIN_ANSWER] = flow.map_or(0, |flow| flow.0).to_le_bytes();
     send(waits, &word, SendFlags::NOSIGNAL).is_ok()
 }
 
-/// Most that are held: half of the descriptors that we may have.
+/// Most sockets to hold: half of the descriptors that this process may have.
 fn most() -> usize {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     usize::try_from(limit / 2).unwrap_or(usize::MAX)
@@ -258,9 +266,9 @@ fn has_ended(socket: &OwnedFd) -> bool {
     count.is_ok() && places[0].revents().contains(PollFlags::HUP)
 }
 
-/// Has the socket be where the process is; `None`: it cannot be. What the process has recorded of what arrived is
-/// taken, as far as it had no time to do so, and what it has said since the record has ended is said, as far as it was
-/// not.
+/// Brings the socket to the position of the process; `None`: impossible. Arrived bytes that the process has recorded
+/// are taken from the socket if the process had no time to read the bytes. Output since the end of the record is sent
+/// if the output was not sent.
 fn go_on(held: &OwnedFd, passed: &ConnectionReport<UpstreamPosition>) -> Option<()> {
     let at = &passed.position;
     let counts = Counts::of(held.as_fd()).ok().flatten()?;
@@ -279,7 +287,7 @@ fn go_on(held: &OwnedFd, passed: &ConnectionReport<UpstreamPosition>) -> Option<
     Some(())
 }
 
-/// Take so many bytes that have arrived.
+/// Take `length` arrived bytes.
 fn take(socket: &TcpStream, mut length: usize) -> io::Result<()> {
     let mut block = [0; 4096];
     while length > 0 {
@@ -300,7 +308,7 @@ fn reset(is_local: bool) -> io::Result<OwnedFd> {
     })
 }
 
-/// A connection whose other end has reset it.
+/// A connection that the other end has reset.
 pub(super) fn reset_socket() -> io::Result<TcpStream> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let socket = TcpStream::connect(listener.local_addr()?)?;
@@ -310,7 +318,7 @@ pub(super) fn reset_socket() -> io::Result<TcpStream> {
     Ok(socket)
 }
 
-/// The same within the host: the other end had not read everything.
+/// A reset connection within the host: the other end had unread data.
 fn reset_local_socket() -> io::Result<UnixStream> {
     let (mut socket, other) = UnixStream::pair()?;
     socket.write_all(b"?")?;

@@ -35,7 +35,7 @@ fn summary(stable_seq: SeqNumber) -> RecordSummary {
     }
 }
 
-/// What becomes of the connection when its server has died.
+/// Recovery of the connection after the death of the server.
 fn recovered(candidate: Candidate) -> (Vec<Action>, Vec<Event>) {
     let now = std::time::Duration::from_secs(1);
     let mut recovery = Recovery::new(Config::default());

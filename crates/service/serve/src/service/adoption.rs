@@ -40,7 +40,7 @@ impl Service {
             };
             self.unprotect_all(reason)?;
         }
-        self.bring_addresses_up()?; // they are, if nobody took them down
+        self.bring_addresses_up()?; // usually still up
         self.reach_logger()?;
         let flows = self.resources.plane.flows()?;
         let open = flows.iter().filter(|(_, flow)| flow.closed_ns == 0);
@@ -50,7 +50,7 @@ impl Service {
             .as_ref()
             .map(|server| server.pid().as_raw_pid().unsigned_abs());
         self.emit(Event::Adopted { pid, connections });
-        // What happened while nobody listened, a death above all.
+        // Events of the time without a `serve`, above all a death.
         ring.consume()?;
         while let Ok(event) = kernel_events.try_recv() {
             self.kernel_event(event)?;
@@ -69,7 +69,8 @@ impl Service {
                         self.recovery.track_unacked(*key, flow, clock::now());
                     }
                 }
-                // Whoever the earlier one waited for it cannot tell us: clients that must say where they stand, too.
+                // The earlier `serve` cannot tell which clients it awaited: clients without confirmed sequence numbers,
+                // too.
                 let silent =
                     |flow: &Flow| flow.log.restored == Restored::Unconfirmed && is_open(flow);
                 let left = flows.iter().filter(|(_, flow)| {
@@ -77,7 +78,7 @@ impl Service {
                 });
                 self.late.extend(left.map(|(key, flow)| (*key, flow.id)));
                 self.reconcile_events()?;
-                // Perhaps the earlier one held them, and was killed before it let go.
+                // The earlier `serve` may have held the requests, and died before the release.
                 let _ = self.ask_logger(|logger| logger.hold_turns(false))?;
             }
         }

@@ -1,5 +1,5 @@
-//! Checkpoints: when they are made, and what becomes of them. While the service is being recovered none is made: its
-//! record is being replayed from where the last one is.
+//! Checkpoints: due times and results. During a recovery no checkpoint is made: the record is being replayed from the
+//! last checkpoint on.
 
 use recovery::Stage;
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl Service {
-    /// Go on with the checkpoint that is being made, or is on its way to the logger, or begin one that is due.
+    /// Continue a checkpoint in production or in transfer, or begin a checkpoint that is due.
     pub(super) fn poll_checkpoints(&mut self) -> Result<(), ServeError> {
         self.make_checkpoints()?;
         self.upload_image()
@@ -53,7 +53,7 @@ impl Service {
         Ok(())
     }
 
-    /// A process was made from an image, and goes on as the server: it is the one that is watched.
+    /// A process was started from an image, and continues as the server: this process is watched from now on.
     pub(super) fn poll_restored_process(&mut self) -> Result<(), ServeError> {
         let Some(north) = self.north.as_mut() else {
             return Ok(());

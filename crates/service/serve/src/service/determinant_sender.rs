@@ -1,7 +1,8 @@
-//! Where the logger is on another machine, what the server's processes are told goes there before they say anything
-//! (*output commit*; `ft-tcp-infocom-2001`, IV.D), and a host that begins where another one has ended finds it there.
+//! With a logger on another machine, the determinants of the server's processes go to the logger before any output
+//! leaves (*output commit*; `ft-tcp-infocom-2001`, IV.D). A host that takes over finds the determinants there.
 //!
-//! The processes send it by themselves. Here they are told where to, what of it is there, and that they shall.
+//! The processes send the determinants themselves. `serve` gives the processes the destination, the keys and the
+//! position of the logger.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -27,8 +28,7 @@ use crate::{
 const UDP_IP_HEADER_BYTES: (u16, u16) = (8 + 20, 8 + 40);
 
 impl Service {
-    /// The logger in use, or its keys, are other ones than they were, or the record is: the processes are told where
-    /// determinants go.
+    /// The logger in use, the keys or the record have changed: the processes learn the new destination of determinants.
     pub(super) fn set_sender_destination(&mut self) -> Result<(), ServeError> {
         let Some(link) = self.resources.logger.link() else {
             return Ok(());
@@ -43,10 +43,10 @@ impl Service {
         Ok(())
     }
 
-    /// The logger says how much it has of the record. What it has of another one, it drops; what it lacks, since it
-    /// has begun anew, it is told: the processes do that only when they have something to say.
+    /// Compares the record with the logger's copy. The logger drops a copy of another record. After a loss of records,
+    /// `serve` sends the missing part: the processes send determinants only before output.
     pub(super) fn compare_determinants(&mut self) -> Result<(), ServeError> {
-        // What is added meanwhile the processes tell it.
+        // Determinants that arrive meanwhile are sent by the processes.
         let heads = self
             .north
             .as_ref()
@@ -60,7 +60,7 @@ impl Service {
             };
             north.set_stable(&there.streams);
             if north.is_over() {
-                break; // which it knows now
+                break; // the logger knows now
             }
             let uploaded = north.compare_image(&there);
             self.handle_upload(uploaded)?;
@@ -68,7 +68,7 @@ impl Service {
                 break;
             };
             if north.is_over() {
-                continue; // which it does not know yet
+                continue; // the logger does not know yet
             }
             let Some((process, from, bytes)) = north.lacking(&heads, &there.streams)? else {
                 break;
@@ -77,13 +77,13 @@ impl Service {
             let tell =
                 |logger: &mut LoggerClient| logger.send_determinants(record, process, from, bytes);
             if there.edition.is_none() || self.ask_logger(tell)?.is_none() {
-                break; // it has no room
+                break; // no memory at the logger
             }
         }
         Ok(())
     }
 
-    /// When the processes may speak.
+    /// Output that waits for the logger.
     pub(super) fn hold(&self) -> Hold {
         match &self.config.link {
             None => Hold::Never,
@@ -92,7 +92,7 @@ impl Service {
         }
     }
 
-    /// A socket for the server's next incarnation, on its way to the logger; `None`: there is no logger elsewhere.
+    /// Socket from the server's next incarnation to the logger; `None`: no remote logger.
     pub(crate) fn sender_socket(&self) -> Result<Option<OwnedFd>, ServeError> {
         if self.config.link.is_none() {
             return Ok(None);
@@ -109,8 +109,8 @@ impl Service {
         Ok(Some(socket))
     }
 
-    /// Take up the record of an earlier incarnation, on this host or on another one; `record` is the number of what the
-    /// logger has. Tells whether there is one now.
+    /// Take up the record of an earlier incarnation, on this host or on another host; `record` is the number of the
+    /// logger's record. Returns whether the service has a record now.
     pub(super) fn inherit_record(&mut self, record: Option<u64>) -> Result<bool, ServeError> {
         let Some(record) = record else {
             self.stop_replica()?;
@@ -148,9 +148,9 @@ impl Service {
         Ok(false)
     }
 
-    /// The image with which it begins, if there is one, and what is behind that.
+    /// Fetches the image at the beginning of the record, if there is an image, and the rest of the record.
     fn fetch_record(&mut self, record: u64) -> Result<Fetched, ServeError> {
-        // It may be another one than it was: another attempt was interrupted.
+        // The record may have changed: another attempt was interrupted.
         let Some(there) = self.ask_logger(LoggerClient::determinants)? else {
             return Ok(Fetched::Silent);
         };

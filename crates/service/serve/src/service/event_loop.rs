@@ -1,4 +1,4 @@
-//! One pass of the event loop.
+//! A pass of the event loop.
 
 use std::{collections::HashMap, sync::mpsc, time::Duration};
 
@@ -17,16 +17,16 @@ use crate::{
     sysctl_backup,
 };
 
-/// More flows than this are read with one call ...
+/// More flows than this are read in a bulk ...
 const BULK_READ_FLOWS: usize = 100;
-/// ... if they are at least this share of all flows: one look-up takes as long as this many flows of a bulk read.
+/// ... if they are at least this share of all flows: a single look-up takes as long as this many flows of a bulk read.
 const BULK_READ_SHARE: usize = 8;
-/// Wait for the response of a server in a replay, and the longest time in which the loop does nothing else.
+/// Wait for the response of a server in a replay, and the longest time in which the loop does only this.
 const SERVER_RESPONSE_WAIT: Duration = Duration::from_micros(200);
 const REPLAY_SPIN_LIMIT: Duration = Duration::from_millis(5);
 
 impl Service {
-    /// One pass: receive, decide, execute.
+    /// A pass: receive, decide, execute.
     pub(super) fn run_once(
         &mut self,
         ring: &Ring<'_>,
@@ -52,8 +52,8 @@ impl Service {
         self.poll_checkpoints()?;
         self.progress()?;
         let acted = self.step();
-        // Whatever has failed, which is tried again: a logger that hangs has to be found, and the gate stays as it is
-        // only as long as the heart beats.
+        // After any failure, which is tried again: a hung logger must be detected, and the gate stays unchanged only
+        // with a heartbeat.
         self.periodic()?;
         self.answer_control();
         self.poll_restart_request()?;
@@ -71,7 +71,7 @@ impl Service {
     fn progress(&mut self) -> Result<(), ServeError> {
         let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched(clock::now()).collect();
         if watched.len() > BULK_READ_FLOWS && watched.len() * BULK_READ_SHARE > self.flows_listed {
-            // One call for a thousand flows, instead of one for each.
+            // A single call for a thousand flows, instead of a call for each.
             let all: HashMap<FlowKey, Flow> = self.resources.plane.flows()?.into_iter().collect();
             for (id, key) in watched {
                 self.recovery.observe(id, all.get(&key), clock::now());
@@ -86,8 +86,8 @@ impl Service {
         Ok(())
     }
 
-    /// A replay waits for the server after each of its client's turns, and there may be thousands: a server that
-    /// answers at once is not kept waiting for the next turn of our loop.
+    /// A replay waits for the server after each request of the client, and there may be thousands: a fast server does
+    /// not wait for the next pass of the loop.
     fn spin_on_replays(&mut self) -> Result<bool, ServeError> {
         let mut acted = false;
         let begun = clock::now();
@@ -115,7 +115,7 @@ impl Service {
         if now >= self.next_heartbeat {
             self.next_heartbeat = now + HEARTBEAT_INTERVAL;
             self.heartbeat()?;
-            // One that hangs would fill the ring and stop all uploads.
+            // A hung logger process would fill the ring and stop all uploads.
             if self.config.link.is_none() {
                 let _ = self.ask_logger(LoggerClient::ping)?;
             }
@@ -124,7 +124,7 @@ impl Service {
             self.poll_clearing()?;
             self.poll_lost_events()?;
             if self.recovery.stage() == Stage::Starting && self.listens()? {
-                self.recovery.listening(now); // the kernel's word of it was lost
+                self.recovery.listening(now); // the kernel's event was lost
             }
             self.check_listeners()?;
             self.show_status();

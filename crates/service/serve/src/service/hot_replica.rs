@@ -1,6 +1,6 @@
-//! Standing by hot: the server is started here, too, and follows what it is told where it serves. When this host is
-//! granted the service it goes on as it is. If anything is wrong with it, it is dropped: then this host takes over
-//! as one that stands by cold does, with a replay from the beginning.
+//! Hot standby: the server runs here, too, and replays the determinants of the active host. When this host is granted
+//! the service, the replica continues as the server. A replica with any fault is dropped: then this host takes over
+//! like a cold standby, with a replay from the beginning.
 
 use std::{os::fd::AsFd, time::Duration};
 
@@ -30,7 +30,7 @@ const CONSECUTIVE_FAILURES_MAX: u32 = 5;
 /// Replay without failure after which earlier failures no longer count.
 const FAILURE_RESET_AFTER: Duration = Duration::from_secs(60);
 
-/// The replica of a hot standby, and its stream from the logger.
+/// The replica of a hot standby, and the stream of determinants from the logger.
 #[derive(Default)]
 pub(super) struct HotReplica {
     stream: Option<LoggerClient>,
@@ -57,7 +57,7 @@ impl From<ReplicaError> for ReplicationError {
 }
 
 impl Service {
-    /// One step of the replication on a hot standby. A failure never ends the standby.
+    /// A step of the replication on a hot standby. A failure never ends the standby.
     pub(super) fn replicate(&mut self) -> Result<(), ServeError> {
         let position = self.resources.lease.as_ref().map(LeaseClient::position);
         let Some(position) = position.filter(|position| position.stands_by.is_some()) else {
@@ -66,7 +66,7 @@ impl Service {
         if !self.config.hot || self.hot_replica.failures >= CONSECUTIVE_FAILURES_MAX {
             return Ok(());
         }
-        // Nothing is asked here: a logger that has lost its power would be listened to for ever.
+        // No request goes out on this stream: `serve` would wait for a logger without power for ever.
         if std::mem::replace(&mut self.hot_replica.beside, position.stream) != position.stream {
             self.hot_replica.stream = None;
         }
@@ -141,7 +141,7 @@ impl Service {
         match said {
             LoggerMessage::Followed(edition) => {
                 self.stop_replica()?;
-                // Of a server without a record there is nothing to follow.
+                // A server without a record has no determinants to replicate.
                 let edition = edition.filter(|one| one.record != Edition::WITHOUT);
                 if let Some(edition) = edition
                     && let Err(error) = self.start_replica(edition)
@@ -233,7 +233,7 @@ impl Service {
         Ok(())
     }
 
-    /// Ends the replica, if there is one.
+    /// Ends the replica, if present.
     pub(super) fn stop_replica(&mut self) -> Result<(), ServeError> {
         match self.hot_replica.replica.take() {
             Some(replica) => {

@@ -1,5 +1,4 @@
-//! Images of the server, and the logger on another machine: they go there, and a host that begins where another one
-//! has ended fetches the last one.
+//! Images of the server at a remote logger: images are uploaded, and a host that takes over fetches the last image.
 
 use checkpoint::Unpack;
 use protocol::control::KeptImage;
@@ -17,13 +16,13 @@ const FETCH_STEP_BYTES: u64 = 1 << 20;
 
 const UNPACK: &str = "unpack the server's last checkpoint";
 
-/// What became of fetching an image.
+/// Result of fetching an image.
 pub(super) enum Fetched {
-    /// It is here, and the record begins with it.
+    /// The image is here, and the record begins with the image.
     Whole,
     /// The logger does not answer.
     Silent,
-    /// It cannot be had, or is of no use here.
+    /// The image cannot be fetched, or is of no use here.
     Not(String),
 }
 
@@ -31,7 +30,7 @@ impl Service {
     /// Tell the logger more of the image that goes there.
     pub(super) fn upload_image(&mut self) -> Result<(), ServeError> {
         if self.resources.logger.client().is_none() {
-            return Ok(()); // one that is there again is told from the beginning
+            return Ok(()); // a logger that is back gets the image from the beginning
         }
         match self.north.as_mut().map(North::image_message) {
             None => Ok(()),
@@ -44,7 +43,7 @@ impl Service {
         }
     }
 
-    /// The logger has said something of it.
+    /// Handles a reply of the logger about an image.
     pub(super) fn handle_image_reply(&mut self, said: ImageReply) -> Result<(), ServeError> {
         let Some(north) = &mut self.north else {
             return Ok(());
@@ -55,8 +54,8 @@ impl Service {
         }
     }
 
-    /// A logger that has begun anew meanwhile lacks what is behind the image, or, if it has none now, the one before;
-    /// or it is to know that the record is over.
+    /// After a loss of records the logger lacks the determinants behind the image, or the image in use. Or the logger
+    /// must learn that the record is over.
     fn end_upload(&mut self, uploaded: Uploaded) -> Result<(), ServeError> {
         self.handle_upload(uploaded)?;
         self.compare_determinants()
@@ -105,7 +104,7 @@ impl Service {
         })
     }
 
-    /// `None`: the logger does not answer. An error inside: it cannot be unpacked here, or is none.
+    /// `None`: the logger does not answer. An error inside: the image cannot be unpacked here, or is no image.
     fn fill(
         &mut self,
         mut unpack: Unpack,

@@ -1,4 +1,4 @@
-//! The loggers on other machines: what follows when one is reached, lost, or empty.
+//! Reaction of the service to a logger that is reached, lost, or empty.
 
 use std::{
     collections::BTreeMap,
@@ -24,10 +24,10 @@ use crate::{
     logger_client::LoggerClient,
 };
 
-/// How long segments may come to a logger that does not know yet that it shall record them.
+/// Time in which segments may reach a logger before the request to record them.
 const OVERTAKEN: Duration = Duration::from_secs(3);
 
-/// How long the server's start waits for a logger at the most, for each of them.
+/// Time that the server's start waits for each logger at most.
 const FIRST_CONTACT: Duration = Duration::from_secs(3);
 
 impl Service {
@@ -53,7 +53,7 @@ impl Service {
                 return Err(ServeError::AddressClaimed(why.to_owned()));
             }
             if link.is_out_of_reach() {
-                break; // and the policy says what that means
+                break; // the policy decides the consequence
             }
             self.await_loggers(None)?;
         }
@@ -73,7 +73,7 @@ impl Service {
         };
         let timeout = self.config.link.as_ref().map(|link| link.timeout / 2);
         if link.silence(now) >= timeout {
-            // Its acknowledgements are a sign of life, too: an answer can be lost behind them.
+            // Acknowledgements of the logger are a sign of life, too: an answer can be lost behind them.
             let acks = self.resources.plane.counters()?.link_acks();
             if self
                 .link_acks
@@ -104,7 +104,7 @@ impl Service {
             LinkEvent::Attached => self.greet_logger(),
             LinkEvent::Up { kept } => self.logger_up(kept),
             LinkEvent::Emptied => {
-                self.resumed.clear(); // it was another process that was told
+                self.resumed.clear(); // the dead process had these requests
                 let connections = self.unprotect_all(UnprotectedReason::LoggerLost)?;
                 self.emit(Event::LoggerRestarted { connections });
                 self.recovery.logger_restarted();
@@ -118,7 +118,7 @@ impl Service {
         }
     }
 
-    /// It may have missed that a recovery has begun, or ended.
+    /// The logger may have missed the beginning or the end of a recovery.
     fn greet_logger(&mut self) -> Result<(), ServeError> {
         let hold = self.recovery.stage() != Stage::Serving;
         let _ = self.ask_logger(|logger| logger.hold_turns(hold))?;
@@ -126,7 +126,7 @@ impl Service {
             north.restart_upload();
         }
         self.compare_determinants()?;
-        // Before that, nothing here knows of any connection.
+        // Before that, no connection is known here.
         if self.resources.instance.has_begun() {
             if self.config.without {
                 self.report_no_record()?;
@@ -139,7 +139,7 @@ impl Service {
         self.tell_in_use()
     }
 
-    /// What a logger is missing for, if none on another machine answers.
+    /// What the service lacks without a remote logger; `None`: a logger is in use.
     pub(super) fn awaits(&mut self) -> Option<Awaits> {
         let up = self.resources.logger.link().is_none_or(|link| link.is_up());
         let held = self.policy() == Some(OnLoggerLoss::Hold);
@@ -150,7 +150,7 @@ impl Service {
         }
     }
 
-    /// First it is noted here, then the logger knows it: there are no two with the same number.
+    /// The number is stored here before the logger learns the number: no number is used twice.
     fn tell_in_use(&mut self) -> Result<(), ServeError> {
         let Some((logger, session)) = self.resources.logger.link().and_then(|link| link.in_use())
         else {
@@ -167,10 +167,10 @@ impl Service {
         }
     }
 
-    /// A logger, or the way there, may have died between two words: ours that a connection is over, which was not
-    /// written down there, and the logger's that a record is given up, which nobody has heard here. The record of the
-    /// one would be kept for as long as the service lives, and the client of the other would wait for the logger as
-    /// long. A record in which something is, or was, belongs to a connection that the data plane knows, or knew.
+    /// A logger, or the route to the logger, may have died between two messages. A lost message to the logger that a
+    /// connection is over would keep the record as long as the service lives. A lost message from the logger that a
+    /// record is given up would let the client wait for the logger as long. A record with content belongs to a
+    /// connection that the data plane knows, or knew.
     fn compare_connections(&mut self) -> Result<(), ServeError> {
         let Some(summaries) = self.ask_logger(LoggerClient::summaries)? else {
             return Ok(());
@@ -268,8 +268,8 @@ impl Service {
         Ok(())
     }
 
-    /// What happens when no logger answers. A host that serves by leases is silent then, and tells its clients
-    /// nothing: their connections wait.
+    /// Policy for the loss of all loggers. A host that serves by leases is silent then: the connections of the clients
+    /// wait.
     pub(super) fn policy(&self) -> Option<OnLoggerLoss> {
         let link: &LinkConfig = self.config.link.as_ref()?;
         Some(if self.is_leased {
@@ -279,7 +279,7 @@ impl Service {
         })
     }
 
-    /// What waits for a logger goes on when there is one, or when nobody waits for it any more.
+    /// Work that waits for a logger goes on when a logger is there, or when no client waits for the logger any more.
     fn end_waiting(&mut self) -> Result<(), ServeError> {
         let gone = self.logger_loss_reported && self.policy() == Some(OnLoggerLoss::Unprotect);
         let Some(link) = self.resources.logger.link() else {
@@ -305,7 +305,7 @@ impl Service {
         self.config.link.is_some() && !lost
     }
 
-    /// All open connections lose their records. Tells how many.
+    /// All open connections lose the records. Returns the number of open connections.
     pub(super) fn unprotect_all(&mut self, reason: UnprotectedReason) -> Result<usize, ServeError> {
         let mut connections = 0;
         for (key, flow) in self.resources.plane.flows()? {
@@ -317,7 +317,7 @@ impl Service {
         Ok(connections)
     }
 
-    /// The connection has no record any more, and is told what its server has.
+    /// The connection has no record any more, and the client gets the ACK that the server's TCP has already sent.
     pub(super) fn release(&mut self, key: FlowKey, flow: &Flow, reason: UnprotectedReason) {
         if self
             .resources
@@ -328,7 +328,7 @@ impl Service {
             return; // gone meanwhile: as well
         }
         self.recovery.unprotected(flow.id, reason);
-        // Behind a gate there is nobody who has what it would be told.
+        // Behind a gate, no server has the data of such an ACK.
         if self.config.link.is_some() && self.recovery.stage() == Stage::Serving {
             let told = released_ack(key, flow)
                 .map_err(ServeError::from)
@@ -337,14 +337,14 @@ impl Service {
                     None => Ok(()),
                 });
             if let Err(error) = told {
-                // Its TCP sends the last segment again, and is told then.
+                // The client's TCP retransmits the last segment, and gets the ACK then.
                 tracing::warn!(%error, %key, "a client that waits was not told");
             }
         }
     }
 
-    /// What the logger has of connections that went on without it is the past, from which nobody must
-    /// make them anew.
+    /// The logger's records of connections that continued without the logger are stale: no host may rebuild a
+    /// connection from such a record.
     fn forget_stale(&mut self) -> Result<(), ServeError> {
         for (_, flow) in self.resources.plane.flows()? {
             if flow.unprotected.is_some() {
@@ -354,8 +354,8 @@ impl Service {
         Ok(())
     }
 
-    /// Connections that lost their records are recorded again from their next turn on, if replays
-    /// begin there. Tells how many will be.
+    /// Connections without records are recorded again from the next request on, if replays begin there. Returns the
+    /// number of such connections.
     fn reprotect_all(&mut self) -> Result<usize, ServeError> {
         if self.config.replay != ReplayMode::Request {
             return Ok(0);
@@ -369,13 +369,13 @@ impl Service {
             if !lost || flow.closed_ns != 0 {
                 continue;
             }
-            // If it rests, its next turn begins here: the logger knows before the first segment.
+            // In a connection at rest the next request begins here: the logger must know this before the first segment.
             let at = (flow.server.ack, flow.server.nxt);
             let rests = (flow.client.nxt, flow.client.ack) == at;
             if rests && flow.verify.response == Response::Begun {
                 self.resume(key, &flow, at)?;
             }
-            // One that waits already is no error, and waits.
+            // A connection that waits already is no error, and waits.
             let _ = self.resources.plane.reprotect(key, flow.id);
             waiting += 1;
         }
@@ -417,7 +417,7 @@ impl Service {
             return Ok(());
         };
         let at = (instream, outstream);
-        // To say it twice would drop what was recorded in between.
+        // A repeated message would drop the bytes recorded in between.
         let said = self
             .resumed
             .get(&flow)
@@ -431,17 +431,18 @@ impl Service {
         Ok(())
     }
 
-    /// The logger has no record of a connection whose segments reach it.
+    /// The logger has no record of a connection whose segments arrive there.
     pub(super) fn not_recorded(&mut self, flow_low: u32) -> Result<(), ServeError> {
         let low = |id: FlowId| id.0 & u64::from(u32::MAX) == u64::from(flow_low);
         let flows = self.resources.plane.flows()?;
         let found = flows.into_iter().find(|(_, flow)| low(flow.id));
-        // Segments can overtake the word that their record begins; they are sent again.
+        // Segments can overtake the message that the record begins; the segments are retransmitted.
         let fresh = |id| {
             let resumed = self.resumed.get(&id);
             resumed.is_some_and(|(_, at)| clock::now().saturating_sub(*at) < OVERTAKEN)
         };
-        // Of one that is over the logger has been told, by a way that is faster than that of what came last.
+        // The message that a connection is over takes a faster way to the logger than the last segments of the
+        // connection.
         let lost = |flow: &Flow| flow.unprotected.is_none() && flow.closed_ns == 0;
         if let Some((key, flow)) = found.filter(|(_, flow)| lost(flow) && !fresh(flow.id)) {
             let reason = UnprotectedReason::LoggerLost;

@@ -1,9 +1,11 @@
-//! What a server with state has read is in its own record: the instream of its connections need not be kept twice.
+//! Truncation of the instream records of a server with state: bytes that the server has read are in the determinant
+//! log, and need not be kept twice.
 //!
-//! How far it has read is what its socket has acknowledged, less what waits in it. That it is in the record, too, is
-//! certain once the next look finds the server a second later, and on the logger, where there is one, once the streams
-//! are there that were there then. Should it not be so after all (a server that was stopped for a second between a
-//! read and its record, and then killed), the connection is found to lack something, and reset.
+//! The server's position is the ACK of the socket, less the unread bytes of the socket. These bytes are certainly in
+//! the determinant log when the next look finds the server alive a second later. With a remote logger, the logger must
+//! also have the streams as long as they were at that time. If the assumption fails after all (a server that was
+//! stopped for a second between a read and the determinant, and then killed), the recovery finds a gap in the
+//! connection, and resets the connection.
 
 use std::collections::HashMap;
 
@@ -12,7 +14,7 @@ use wire::{FlowId, SeqNumber};
 use super::{Service, opened_by_server};
 use crate::error::ServeError;
 
-/// Growth of the determinant log before the next truncation, bytes: an idle service costs nothing.
+/// Growth of the determinant log before the next truncation, bytes: an idle service causes no work.
 const TRUNCATION_STEP_BYTES: u64 = 1 << 20;
 
 /// The next truncation: instream that is released when the log is safe.
@@ -55,7 +57,7 @@ impl Service {
             return Ok(());
         }
         let bytes: u64 = memory.processes().map(|one| memory.length(one)).sum();
-        // Of what was left out the logger is to know how far it goes, when its client rests.
+        // The logger must know the end of the skipped bytes when the client rests.
         let left = self.skipped_segments()?;
         if bytes < self.log_truncation.at + TRUNCATION_STEP_BYTES
             && left == self.log_truncation.left
@@ -63,7 +65,7 @@ impl Service {
             return Ok(());
         }
         let read = self.read_positions()?;
-        // After that: what was read by then is in there.
+        // After that: bytes read by then are in these streams.
         let Some(north) = &self.north else {
             return Ok(());
         };
@@ -77,8 +79,8 @@ impl Service {
         Ok(())
     }
 
-    /// The server has replayed its record: the logger need not wait for what it has had no copy of, and knows what
-    /// lies behind that then.
+    /// The server has replayed the record: the logger need not wait for skipped bytes any more, and knows the position
+    /// of the later bytes.
     pub(crate) fn truncate_to_replay_positions(&mut self) -> Result<(), ServeError> {
         let Some(north) = self.north.as_ref().filter(|_| self.config.link.is_some()) else {
             return Ok(());
@@ -104,7 +106,7 @@ impl Service {
 
     /// Lower bounds of the server's read positions.
     fn read_positions(&self) -> Result<Vec<(FlowId, SeqNumber)>, ServeError> {
-        // Before: what comes meanwhile is not read.
+        // Before: bytes that arrive meanwhile do not count as read.
         let flows = self.resources.plane.flows()?;
         let mut read = Vec::new();
         let unread = supervise::unread(&self.all_addresses(&opened_by_server(&flows)))?.into_iter();

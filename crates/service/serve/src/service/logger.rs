@@ -1,4 +1,4 @@
-//! The logger of the service: hearing it, asking it, replacing it.
+//! The logger of the service: messages, requests, replacement.
 
 use protocol::UnprotectedReason;
 use wire::{FlowId, FlowKey};
@@ -56,8 +56,8 @@ impl Service {
         reason: UnprotectedReason,
     ) -> Result<(), ServeError> {
         let is_full = reason == UnprotectedReason::TooManyConnections;
-        // A refused handshake is no flow yet, and its client would wait for the logger. Others may be refused
-        // meanwhile: it is looked for first, before all flows are read.
+        // A refused handshake is no flow yet, and the client would wait for the logger. Other handshakes may be refused
+        // meanwhile: the search for this handshake comes before the read of all flows.
         let refused = is_full.then(|| self.resources.plane.refuse(flow, reason.code()).ok());
         let key = match refused.flatten() {
             Some(key) => Some(key),
@@ -88,9 +88,8 @@ impl Service {
         Ok(found.map(|(key, _)| key))
     }
 
-    /// Ask the logger something. If it does not answer, the answer is `None`: one of this host is
-    /// started anew, and what it knew is lost, which the connections are told; one on another
-    /// machine is attached to again.
+    /// Send a request to the logger. `None`: no answer. Then a logger process of this host is restarted, loses the
+    /// records, and the connections become unprotected; a remote logger is attached to again.
     pub(crate) fn ask_logger<T>(
         &mut self,
         ask: impl FnOnce(&mut LoggerClient) -> Result<T, ServeError>,
@@ -100,7 +99,7 @@ impl Service {
         };
         match ask(client) {
             Ok(answer) => Ok(Some(answer)),
-            // The connection has ended meanwhile, or lost its protection.
+            // The connection has ended meanwhile, or is unprotected.
             Err(ServeError::NotKnown(_)) => Ok(None),
             Err(error) => {
                 tracing::warn!(%error, "the logger did not answer");
@@ -124,7 +123,7 @@ impl Service {
         if connections > 0 || !is_planned {
             self.emit(Event::LoggerRestarted { connections });
         }
-        // What was to be drained is not lost with the old process: it is in the ring.
+        // The frames before the barrier are not lost with the old process, but still in the ring.
         self.recovery.logger_restarted();
         Ok(())
     }

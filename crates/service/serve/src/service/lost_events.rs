@@ -1,8 +1,9 @@
-//! What the kernel could not tell.
+//! Events that the kernel could not report.
 //!
-//! The ring for the kernel's events has room for some ten thousand, and many clients, or strangers, may fill it while
-//! nobody reads. Each event is told once. What it would have said of a connection is in the flow, too, where somebody
-//! has to look; what it would have said of the server is found by `poll_gate` and by the listening sockets.
+//! The ring for the kernel's events has space for some ten thousand events; many clients, or strangers, may fill the
+//! ring while `serve` does not read. Each event is reported once. The content of a lost event about a connection is in
+//! the flow, too, where `serve` must look. A lost event about the server is found by `poll_gate` and by the listening
+//! sockets.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -21,20 +22,20 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 /// Knowledge of the events that found no room.
 #[derive(Debug, Default)]
 pub(crate) struct LostEvents {
-    /// How many there were when the connections were looked at last.
+    /// Number of lost events at the last look at the connections.
     seen: u64,
-    /// How many were told, and when the next word may follow.
+    /// Number of reported losses, and time of the next possible warning.
     told: u64,
     say_at: Duration,
 }
 
 impl LostEvents {
-    /// What was lost up to now needs no word: nobody read because this process did not serve.
+    /// Losses up to now need no warning: no `serve` read the ring, because this process did not serve.
     fn excuses(&mut self, lost: u64) {
         self.told = lost;
     }
 
-    /// How many are to be told now.
+    /// Number of losses to report now.
     fn untold(&mut self, now: Duration) -> Option<u64> {
         let untold = self
             .seen
@@ -49,12 +50,12 @@ impl LostEvents {
 }
 
 impl Service {
-    /// If events were lost since the last look: look for what these would have said.
+    /// If events were lost since the last look: search for the content of these events.
     pub(super) fn poll_lost_events(&mut self) -> Result<(), ServeError> {
         let lost = self.resources.plane.counters()?.events_lost();
         if lost != self.lost_events.seen {
             self.reconcile_flows()?;
-            self.lost_events.seen = lost; // those that are lost from here on are found next time
+            self.lost_events.seen = lost; // later losses are found next time
         }
         if let Some(count) = self.lost_events.untold(clock::now()) {
             let count = Count(usize::try_from(count).unwrap_or(usize::MAX), "event");
@@ -73,7 +74,7 @@ impl Service {
         Ok(())
     }
 
-    /// The same for a service that was found running, whatever was lost.
+    /// Looks at the flows of an adopted service, with or without lost events.
     pub(super) fn reconcile_events(&mut self) -> Result<(), ServeError> {
         let lost = self.resources.plane.counters()?.events_lost();
         self.reconcile_flows()?;
@@ -81,7 +82,7 @@ impl Service {
         Ok(())
     }
 
-    /// What the flows show is heeded as the kernel's events would be. To hear it twice does no harm.
+    /// Handles the state of the flows like the kernel's events. A repetition does no harm.
     fn reconcile_flows(&mut self) -> Result<(), ServeError> {
         let flows = self.resources.plane.flows()?;
         for (key, flow) in &flows {
@@ -107,8 +108,8 @@ impl Service {
     }
 }
 
-/// Connections without a record, of which the logger has not heard that: another host would make them anew from what
-/// it has.
+/// Connections without a record that the logger takes for recorded: another host would rebuild the connections from the
+/// logger's records.
 fn unheard(
     flows: &[(FlowKey, Flow)],
     summaries: &[RecordSummary],
@@ -117,7 +118,7 @@ fn unheard(
     let recorded: BTreeSet<FlowId> = recorded.map(|one| one.flow).collect();
     let open = flows.iter().filter(|(_, flow)| flow.closed_ns == 0);
     let unprotected = open.filter_map(|(key, flow)| Some((*key, flow.id, flow.unprotected?)));
-    // The record of one that waits for its next turn may have begun at the logger already.
+    // The record of a connection that waits for the next request may have begun at the logger already.
     let lost = unprotected.filter(|(_, _, reason)| *reason != UnprotectedReason::AwaitsTurn);
     lost.filter(|(_, flow, _)| recorded.contains(flow))
         .collect()

@@ -1,4 +1,4 @@
-//! The service's own record: its server's next incarnation replays it.
+//! The determinant log of the service: the server's next incarnation replays this log.
 
 use north_host::repair::is_gone;
 use protocol::control::Edition;
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Service {
-    /// The server is about to be started: what its next incarnation needs, if it is to have a record.
+    /// Prepares the start of the server: everything that the next incarnation needs, if the server shall have a record.
     pub(crate) fn prepare_north(&mut self) -> Result<(), ServeError> {
         if !self.config.wrapped {
             return self.report_no_record().map(drop);
@@ -36,14 +36,14 @@ impl Service {
             self.recovery.on_state_lost();
         }
         north.memory().hold(self.hold());
-        // In any case: without it the next try would know of no earlier incarnation.
+        // In any case: without `north` the next try would know of no earlier incarnation.
         self.north = Some(north);
         prepared?;
         self.set_sender_destination()?;
         self.compare_determinants()
     }
 
-    /// If there was an earlier incarnation: what is replayed of it.
+    /// Prepares the replay of an earlier incarnation, if there was an earlier incarnation.
     fn prepare_replay(&mut self, north: &mut North) -> Result<(), ServeError> {
         if !north.has_record() && !north.is_lost() {
             return Ok(());
@@ -82,8 +82,8 @@ impl Service {
         Ok(())
     }
 
-    /// A server that has turned out not to be one that can be rebuilt is served without a record, with the clients
-    /// that it has, if that was wanted. Is it?
+    /// Serves a server that cannot be rebuilt without a record, with the present clients, if the configuration permits
+    /// this. Returns whether.
     pub(super) fn continue_without_record(
         &mut self,
         error: &ServeError,
@@ -92,8 +92,8 @@ impl Service {
         if self.config.otherwise.is_none() || !is_at_start || !error.is_of_the_north() {
             return Ok(false);
         }
-        // Another host, or this one after a boot, would take what the logger has for the server's state: if the logger
-        // does not hear that it is not, the service begins anew.
+        // Another host, or this host after a boot, would take the logger's determinants for the server's state. If the
+        // logger does not learn that the determinants are void, the service starts again.
         if !self.report_no_record()? && self.config.address_device.is_some() {
             return Ok(false);
         }
@@ -102,7 +102,7 @@ impl Service {
         Ok(true)
     }
 
-    /// From now on the service is one without a record, if that was wanted: a record was only preferred.
+    /// From now on the service has no record, if a record was only preferred.
     pub(super) fn drop_record(&mut self, why: String) -> Result<(), ServeError> {
         let Some(otherwise) = &self.config.otherwise else {
             return Ok(());
@@ -116,8 +116,8 @@ impl Service {
         Ok(())
     }
 
-    /// The logger is told that the server has no record, if a host which takes over could look for one: what there is
-    /// of it is nobody's state any more. Does it know?
+    /// Tells the logger that the server has no record, if a host that takes over could look for a record: old
+    /// determinants are void. Returns whether the logger knows.
     pub(super) fn report_no_record(&mut self) -> Result<bool, ServeError> {
         let is_preferred = self.config.without || self.config.otherwise.is_some();
         if self.config.link.is_none() || !is_preferred {
@@ -127,15 +127,15 @@ impl Service {
         Ok(self.ask_logger(tell)?.is_some())
     }
 
-    /// A server without a record has nothing to replay.
+    /// The replay of a server without a record is over at once.
     pub(crate) fn north_started(&mut self) {
         if self.north.as_ref().is_some_and(|north| !north.replays()) {
             self.recovery.replayed(clock::now());
         }
     }
 
-    /// The server has died. If it has left by itself, where its record says that it went on, and has not said why,
-    /// that is told: its next incarnation may well do the same.
+    /// The server has died. Warns of an exit without a reported divergence during the replay: the next incarnation may
+    /// well exit in the same way.
     pub(super) fn warn_exit_in_replay(&mut self, cause: Cause) {
         let replays = self
             .north
@@ -147,7 +147,7 @@ impl Service {
         }
     }
 
-    /// Why the incarnation that serves now would not be rebuilt; `None`: it would be, or it has no state.
+    /// Why the present incarnation could not be rebuilt; `None`: a rebuild is possible, or the server has no state.
     pub(super) fn record_ended(&self) -> Option<&'static str> {
         let north = self.north.as_ref()?;
         let is_lost = self.recovery.stage() == Stage::Serving && north.is_lost();
@@ -155,7 +155,7 @@ impl Service {
         north.end_reason().or(is_lost.then_some(lost))
     }
 
-    /// An incarnation that was found running goes on, and would not be rebuilt: that is told.
+    /// Reports that an adopted incarnation goes on and could not be rebuilt.
     pub(super) fn check_adopted_record(&mut self) {
         let is_lost = self.north.as_ref().is_some_and(North::is_lost);
         if let Some(reason) = self.record_ended().filter(|_| is_lost) {
@@ -166,7 +166,7 @@ impl Service {
         }
     }
 
-    /// Has the server replayed its record?
+    /// Polls the record: end of the recording, warnings, end of the replay.
     pub(super) fn poll_north(&mut self) -> Result<(), ServeError> {
         let Some(north) = &mut self.north else {
             return Ok(());
@@ -198,7 +198,7 @@ impl Service {
             Replayed::Whole => self.recovery.replayed(clock::now()),
             Replayed::Not(message) => {
                 self.warn(Code::ReplayDiverged, message);
-                // It dies of that, as of a crash, and begins without a record.
+                // The server dies of the divergence as of a crash, and starts without a record.
                 if let Some(north) = &mut self.north {
                     north.give_up();
                     north.mark_lost();
@@ -214,13 +214,13 @@ impl Service {
         candidate
     }
 
-    /// Where the server stands with this connection, if it has replayed its record and knows it.
+    /// Position of the server in this connection, if the server has replayed the record and knows the connection.
     pub(crate) fn replay_position(&self, key: FlowKey, flow: &Flow) -> Option<ReplayPosition> {
         self.north.as_ref()?.replay_position(key, flow)
     }
 
-    /// Make the socket with which the server goes on, then let what concerns it pass, then say what is still to be
-    /// said. One that cannot be made is lost: the recovery finds out that it is not taken.
+    /// Make the socket with which the server continues, then let the segments of the connection pass, then send missing
+    /// output. A connection whose socket cannot be made is reset: the recovery notices that no graft arrives.
     pub(crate) fn graft(
         &mut self,
         key: FlowKey,
@@ -252,7 +252,7 @@ impl Service {
             Err(dataplane::DataplaneError::Control { .. }) => return Ok(()), // gone
             result => result?,
         }
-        // One whose client is gone has nobody who lacks anything: the server finds it reset.
+        // A connection without a client has no missing output: the server finds a reset.
         if let Some(Err(error)) = self.north.as_mut().map(|north| north.join(graft))
             && !is_gone(&error)
         {
@@ -279,8 +279,8 @@ impl Service {
         Ok(())
     }
 
-    /// A server that has died meanwhile is heard of otherwise. One that lives waits for its connections, and nobody
-    /// would ever give it those: it begins again, which is no fault of its own.
+    /// The death of a server is detected elsewhere. A living server waits for connections that will never come: the
+    /// server is restarted, and the server is not to blame for that.
     fn restart_after_failed_handover(&mut self, error: &std::io::Error) {
         let server = self.server.as_mut();
         let lives = server.is_some_and(|server| matches!(server.try_wait(), Ok(None)));

@@ -1,8 +1,8 @@
-//! Connections that the server has opened itself, from an address of the service's: the data plane gets to know them,
-//! and from then on they are as its clients'. What comes by them is recorded before it is acknowledged, and another
-//! host goes on with them.
+//! Upstream connections from an address of the service: the data plane adopts such a connection, and treats the
+//! connection like a client connection from then on. Input is recorded before the acknowledgement, and another host can
+//! continue the connection.
 //!
-//! That begins while nothing was said in them, by either end. The server waits for it.
+//! The adoption takes place before either end has sent data. The server waits for the adoption.
 
 use std::{
     collections::BTreeSet,
@@ -21,25 +21,25 @@ use crate::{
 };
 
 impl Service {
-    /// The server waits to hear which of its own connections go on as its clients' do.
+    /// The server waits for the answer which of the upstream connections continue as client connections do.
     pub(super) fn register_outbound(&mut self) -> Result<(), ServeError> {
         while let Some(joining) = self.north.as_mut().and_then(North::next_outbound) {
             let joined = self.join(&joining)?;
             let north = self.north.as_mut();
             let is_heard = north.is_some_and(|north| north.answer(joining, joined));
             if let Some((key, flow)) = joined.filter(|_| !is_heard) {
-                let _ = self.resources.plane.abandon(key, flow); // it may be gone
+                let _ = self.resources.plane.abandon(key, flow); // the flow may be gone
             }
         }
         Ok(())
     }
 
-    /// The server is dead. Those that it had no time to note as its clients' go on as before, with the sockets that
-    /// there are.
+    /// The server is dead. Adopted connections that the server had no time to record continue as before, with the held
+    /// sockets.
     pub(super) fn unjoin(&mut self) {
         let unnoted = self.north.as_mut().map(North::unjoin);
         for (key, flow) in unnoted.unwrap_or_default() {
-            let _ = self.resources.plane.abandon(key, flow); // it may be gone
+            let _ = self.resources.plane.abandon(key, flow); // the flow may be gone
         }
     }
 
@@ -62,12 +62,12 @@ impl Service {
             tracing::warn!(%key, %error, "a connection of the server's own is not protected");
             return Ok(None);
         }
-        // What came before that is in no record; since then all of it is.
+        // Earlier data is in no record; all later data is recorded.
         let opened = self.open_record(key, &flow);
         let is_unheard = is_unused(socket.as_fd()).unwrap_or(false);
         let is_joined = matches!(opened, Ok(true)) && is_unheard;
         if !is_joined {
-            let _ = self.resources.plane.abandon(key, id); // it may be gone
+            let _ = self.resources.plane.abandon(key, id); // the flow may be gone
         }
         opened.map(|_| is_joined.then_some((key, id)))
     }
@@ -77,19 +77,19 @@ impl Service {
         own.any(|one| one.ip().to_canonical() == address.to_canonical())
     }
 
-    /// Is it one of the service's? What the server has opened begins at any port.
+    /// Is this a connection of the service? The server opens connections from any port.
     pub(super) fn is_ours(&self, key: FlowKey, flow: &Flow) -> bool {
         let server = key.server();
         let is_opened = flow.is_opened_by_server() && self.is_service_address(server.ip());
         is_opened || self.config.addresses.contains(&server)
     }
 
-    /// The same, where these are those that the server has opened: others may have their ports.
+    /// [`Self::is_ours`] for a known set of upstream connections: connections of other programs may use the ports.
     pub(crate) fn is_of_service(&self, key: FlowKey, opened: &BTreeSet<FlowKey>) -> bool {
         self.config.addresses.contains(&key.server()) || opened.contains(&key)
     }
 
-    /// The addresses of the service, with the ports of what the server has opened.
+    /// The addresses of the service, and the addresses with the ports of upstream connections.
     pub(crate) fn all_addresses(&self, opened: &BTreeSet<FlowKey>) -> Vec<SocketAddr> {
         let opened = opened.iter().map(|key| key.server());
         self.config
@@ -100,7 +100,7 @@ impl Service {
             .collect()
     }
 
-    /// Where its record is kept it begins. What a logger on another machine answers shows that it has heard of it.
+    /// Begins the record of the connection. The answer of a remote logger shows that the logger knows the connection.
     fn open_record(&mut self, key: FlowKey, flow: &Flow) -> Result<bool, ServeError> {
         if self.link().is_none() {
             return Ok(self.resources.plane.opened(key, flow.id).is_ok());
@@ -110,14 +110,14 @@ impl Service {
     }
 }
 
-/// Those that the server has opened, and not closed.
+/// Upstream connections that the server has opened and not closed.
 pub(crate) fn opened_by_server(flows: &[(FlowKey, Flow)]) -> BTreeSet<FlowKey> {
     let is_open = |flow: &Flow| flow.is_opened_by_server() && flow.closed_ns == 0;
     let open = flows.iter().filter(|(_, flow)| is_open(flow));
     open.map(|(key, _)| *key).collect()
 }
 
-/// As it would be known had its peer opened it, and the server been about to answer.
+/// A flow as if the peer had opened the connection, and the server were about to answer.
 fn flow_of(opened: &Blueprint, id: FlowId, incarnation: u32) -> Flow {
     let (instream, outstream) = (opened.expected, opened.acknowledged);
     let rcv_wnd_edge = instream + opened.receive_window;
@@ -171,7 +171,7 @@ fn window_field(window: u32, scale: u8) -> u16 {
     u16::try_from(window >> (scale & 15)).unwrap_or(u16::MAX)
 }
 
-/// What its peer has agreed to, as options of the SYN that it would have sent.
+/// The options that the peer has agreed to, as options of a SYN from the peer.
 fn options_of(opened: &Blueprint) -> Result<OptionsBuffer, OptionsFull> {
     let mut options = OptionsBuffer::new();
     if let Some(mss) = opened.options.mss {

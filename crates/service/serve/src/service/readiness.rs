@@ -31,7 +31,7 @@ pub(crate) struct Readiness {
     ready: bool,
     /// The time of the last word to the service manager that the start takes longer.
     extended: Option<Duration>,
-    /// The state as the service manager was told.
+    /// The state in the last notification of the service manager.
     status: String,
     /// The beginning of the present incarnation, and the time of the next word that the server does not listen.
     started: Option<(Duration, Duration)>,
@@ -47,12 +47,12 @@ impl Readiness {
         self.has
     }
 
-    /// Is the service manager to be told now?
+    /// Is a notification of the service manager due?
     pub(super) fn becomes_ready(&mut self) -> bool {
         !std::mem::replace(&mut self.ready, true)
     }
 
-    /// Is the service manager to be told now that the start takes longer?
+    /// Is a notification due that the start takes longer?
     fn is_to_extend(&mut self, now: Duration) -> bool {
         let due = |told: Duration| now >= told + START_EXTENSION_INTERVAL;
         let is = !self.ready && self.extended.is_none_or(due);
@@ -98,7 +98,7 @@ impl Service {
         self.show_status();
     }
 
-    /// The service manager shows the state of the service (`STATUS=`): told when changed.
+    /// State of the service in the service manager (`STATUS=`): sent when changed.
     pub(super) fn show_status(&mut self) {
         let addresses = in_words(&self.config.addresses).join(", ");
         let stage = match self.stage_name() {
@@ -118,7 +118,7 @@ impl Service {
         match self.recovery.stage() {
             _ if !self.readiness.has_begun() => false,
             Stage::Serving => false,
-            Stage::Starting => self.north.is_some(), // replays before it listens
+            Stage::Starting => self.north.is_some(), // replays before listening
             Stage::Clearing | Stage::Listing | Stage::Recovering => true,
         }
     }
@@ -126,7 +126,7 @@ impl Service {
     /// Says on which addresses the server does not listen, some time after the start.
     pub(super) fn check_listeners(&mut self) -> Result<(), ServeError> {
         if self.server.is_none() && !self.resources.cgroup.populated()? {
-            return Ok(()); // that it ends is told elsewhere
+            return Ok(()); // the end is reported elsewhere
         }
         let Some(waited) = self.readiness.due(clock::now()) else {
             return Ok(());
@@ -151,8 +151,8 @@ impl Service {
         Ok(())
     }
 
-    /// The same of a server that follows, after the server has caught up: else clients would find the mistake when
-    /// this host serves.
+    /// [`Self::check_listeners`] for a replica that has caught up: otherwise clients would meet the mistake after a
+    /// takeover.
     pub(super) fn check_replica_listeners(&mut self) -> Result<(), ServeError> {
         match self.replica_is_current() {
             true => self.check_listeners(),

@@ -1,11 +1,12 @@
-//! A server that keeps nothing across connections is started anew when nobody is connected, and its record with it.
+//! Record reset: a server that keeps no state across connections is restarted with an empty record when no client is
+//! connected.
 //!
-//! To cut the record at such a moment, and let the server go on, would not do: what a process does depends on more
-//! than on what its clients left (where its objects are, when its timers are due, which descriptors are free), so
-//! behind the cut the record would be of a process that no replay of it makes.
+//! A cut of the record at such a moment, without a restart, would not do. The behaviour of a process depends on more
+//! than the data of the clients: addresses of objects, due times of timers, free descriptors. After a cut, the record
+//! would be of a process that no replay can make.
 //!
-//! It is a death as any other. Who connects just then is carried over it with the whole record, which begins anew only
-//! when the dead server had nobody.
+//! A record reset is a death like any other. A client that connects just then is carried over with the whole record;
+//! the record is emptied only when the dead server had no clients.
 
 use recovery::{Cause, Stage};
 
@@ -34,8 +35,8 @@ impl RecordReset {
 }
 
 impl Service {
-    /// Somebody may have asked for a restart. It is a recovery as any other, but of a death that we bring about when
-    /// the gate is shut: of a server with several processes none may say that its connections are over.
+    /// Handles a request for a restart. The restart is a recovery like any other, but from a death after the gate is
+    /// shut: no process of a server with several processes can report an end of connections.
     pub(super) fn poll_restart_request(&mut self) -> Result<(), ServeError> {
         self.refuse_restart();
         if !self.control.wants_restart() || self.record_reset.is_asked_for {
@@ -48,8 +49,8 @@ impl Service {
         Ok(())
     }
 
-    /// Whoever asks for a restart where nothing serves that could be restarted is told so, also by a host that stands
-    /// by or waits for a logger: nobody would answer before it serves.
+    /// Refuses requests for a restart when no server can be restarted. A standby, or a host that waits for a logger,
+    /// refuses, too: an answer would come only after the takeover.
     pub(super) fn refuse_restart(&mut self) {
         let serves = self.recovery.stage() == Stage::Serving && self.readiness.has_begun();
         if serves || self.record_reset.is_asked_for || !self.control.wants_restart() {
@@ -62,7 +63,7 @@ impl Service {
         self.control.answer_restart(&Restarted::Refused(why));
     }
 
-    /// The service serves again: who has asked for the restart is told what it has come to.
+    /// The service serves again: answers the request for the restart with the result.
     pub(crate) fn answer_restart(&mut self, recovered: usize, reset: usize) {
         if std::mem::take(&mut self.record_reset.is_asked_for) {
             let restarted = Restarted::Restarted { recovered, reset };
@@ -70,7 +71,7 @@ impl Service {
         }
     }
 
-    /// Answers a restart whose server did not come up in time.
+    /// Answers a restart request after which the server did not come up in time.
     pub(crate) fn fail_restart(&mut self) {
         if std::mem::take(&mut self.record_reset.is_asked_for) {
             let waited = self.config.give_up_after.as_secs_f64();
@@ -88,7 +89,7 @@ impl Service {
         };
         let record_bytes = north.record_bytes();
         if record_bytes < self.record_reset.at {
-            self.record_reset.at = 0; // it has begun anew since
+            self.record_reset.at = 0; // the record was emptied since
         }
         let is_due = north.is_lost() || record_bytes >= self.record_reset.at.saturating_add(at);
         if !self.readiness.has_begun() || !is_due || self.is_connected()? {
@@ -104,7 +105,8 @@ impl Service {
         Ok(())
     }
 
-    /// Is anybody, as the data plane or the kernel knows? The latter has those that are not protected.
+    /// Is any client connected, according to the data plane or the kernel? Only the kernel knows unprotected
+    /// connections.
     fn is_connected(&self) -> Result<bool, ServeError> {
         let flows = self.resources.plane.flows()?;
         if North::has_clients(&flows) {

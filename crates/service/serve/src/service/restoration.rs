@@ -1,10 +1,10 @@
-//! A service whose host has stopped: its connections, from what a logger on another machine knows of
-//! them (FT-TCP IV.E), or one of this host that keeps its log on disk (VI.C).
+//! Recovery of a service whose host has stopped. The connections come from a logger on another machine (FT-TCP IV.E),
+//! or from a logger on this host with a log on disk (VI.C).
 //!
-//! Nothing of it is here: no programs, no sockets, no number. What makes it the same service is its name
-//! and its host's address, by which the logger knows it. The order matters: the flows are known and the
-//! gate is shut before the address is up, or the kernel would reset whoever speaks; the clients are asked
-//! where they stand while the server starts. The rest is a recovery like any other.
+//! This host has no programs, no sockets and no instance number of the service. The logger knows the service by the
+//! service's name and the host's address. The order matters: the flows are known and the gate is shut before the
+//! address is up, or the kernel would reset every client that sends a segment. The clients are probed while the server
+//! starts. The rest is a recovery like any other.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,11 +29,11 @@ use crate::{
     vip::VirtualAddresses,
 };
 
-/// Wait for loggers that are down or about to start, before an earlier incarnation is ruled out: a switch without power
-/// takes its time, too.
+/// Wait for loggers that are down or about to start, before an earlier incarnation is ruled out: a switch that lost
+/// power needs time, too.
 const ALL_LOGGERS_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time for the logger to list its record, and delay of the event about that wait.
+/// Time for the logger to list the record, and delay of the event about this wait.
 const RECORD_REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 const WAITING_EVENT_DELAY: Duration = Duration::from_secs(2);
 
@@ -62,10 +62,10 @@ enum InheritReply {
 }
 
 impl Service {
-    /// Ask the loggers which of them knows of an earlier incarnation.
+    /// Ask all loggers for an earlier incarnation of the service.
     ///
     /// # Errors
-    /// All refuse us, which no waiting will change.
+    /// All loggers refuse this service, and waiting will not change the reason.
     pub(super) fn survey_loggers(&mut self) -> Result<(), ServeError> {
         let Some(mut survey) = self.link().map(|link| Survey::of(link, clock::now())) else {
             return Ok(());
@@ -101,7 +101,7 @@ impl Service {
 
     pub(super) fn survey_timeouts(&self) -> SurveyTimeouts {
         match (&self.config.address_device, self.policy()) {
-            // Who has spoken meanwhile was reset by the kernel: there is nothing to wait for.
+            // The kernel has reset every client that sent a segment meanwhile: a wait is useless.
             (None, _) => SurveyTimeouts {
                 none: Some(Duration::ZERO),
                 some: Duration::ZERO,
@@ -135,7 +135,7 @@ impl Service {
         let last = inheritance.summaries.iter().map(|one| one.flow.0).max();
         let next = last.map_or(0, |last| last.saturating_add(1));
         self.resources.plane.number_from(FlowId(next))?;
-        // Before anything is known of it: if it listens at once, nobody is let in.
+        // Shut the gate before any flow is known: even if the server listens at once, no client must get in.
         if !inheritance.connections.is_empty() {
             self.resources.plane.gate()?;
         }
@@ -155,7 +155,7 @@ impl Service {
             return Ok(false);
         }
         if self.config.wrapped && !has_state {
-            // They are known to nobody.
+            // No server knows the restored connections: the state is lost.
             let directory = self.resources.lock.directory();
             let mut north = North::new(directory, self.config.limits.total)?;
             let images = north.take_images(&self.config, directory);
@@ -171,7 +171,7 @@ impl Service {
         Ok(true)
     }
 
-    /// What was said on another host is compared with what is said here.
+    /// Output of another host's server is compared with the output here.
     fn inherit_digests(&mut self) -> Result<(), ServeError> {
         if !self.config.digests() {
             return Ok(());
@@ -185,7 +185,7 @@ impl Service {
         Ok(())
     }
 
-    /// Of a record that lacks something the server would come to a state in which it has forgotten what it has said.
+    /// An incomplete record would lead the server to a state without output that clients already have.
     fn whole_record(&mut self, inheritance: &Inheritance) -> Option<u64> {
         if inheritance.record.is_some() && !inheritance.is_whole {
             let reason = "the logger has begun anew, and the host that served has ended before it could tell it all of the server's record again: its server's state is lost, and so are its connections";
@@ -195,7 +195,7 @@ impl Service {
         inheritance.record
     }
 
-    /// The host that served has found that its server cannot be rebuilt, and was served without a record.
+    /// The active host found that the server cannot be rebuilt, and served without a record.
     fn no_record(&mut self) -> Result<Option<u64>, ServeError> {
         if self.config.otherwise.is_some() {
             self.drop_record(
@@ -209,7 +209,7 @@ impl Service {
         Ok(None)
     }
 
-    /// The connections are known behind the gate: from here on it is a recovery like any other.
+    /// The connections are known behind the gate: from here on this is a recovery like any other.
     fn recover_restored(
         &mut self,
         restored: Vec<(FlowKey, FlowId)>,
@@ -240,7 +240,7 @@ impl Service {
         for (key, flow) in restored {
             self.send_to_client(key, flow, keepalive_probe)?;
         }
-        self.readiness.begins(); // it did
+        self.readiness.begins(); // the server has begun
         Ok(())
     }
 
@@ -258,8 +258,8 @@ impl Service {
         }
     }
 
-    /// The logger that had the connections of an earlier incarnation does not say which. Whatever it knows, and
-    /// whenever it comes back: this is another service.
+    /// The logger with the connections of an earlier incarnation does not list the connections. Whatever the logger
+    /// knows, this is another service from now on.
     fn disinherit(&mut self) -> Result<(), ServeError> {
         let reason = "the logger has connections of an earlier life of this service, and does not say which: they are lost";
         self.warn(Code::InheritanceUnknown, reason);
@@ -296,7 +296,7 @@ impl Service {
         Ok(())
     }
 
-    /// Holds the addresses, and announces them.
+    /// Holds the service addresses, and announces the addresses.
     pub(super) fn poll_addresses(&mut self) -> Result<(), ServeError> {
         let Some(vip) = &mut self.vip else {
             return Ok(());
@@ -370,7 +370,7 @@ impl Service {
         }
     }
 
-    /// `stateful`: their server has a record of its own, too.
+    /// `stateful`: the server has a determinant log, too.
     fn insert(
         &mut self,
         inheritance: &Inheritance,
@@ -381,7 +381,7 @@ impl Service {
             summaries.map(|one| (one.flow, one)).collect();
         let mut restored = Vec::with_capacity(inheritance.connections.len());
         let former = self.former_instance();
-        // Those of which nothing is known but that they began may be nobody's: they come last.
+        // Half-open connections may have no client any more, and come last.
         let (half_open, grown): (Vec<&Recorded>, Vec<&Recorded>) = inheritance
             .connections
             .iter()
@@ -396,7 +396,7 @@ impl Service {
                 continue;
             }
             flow.log.stateful = stateful;
-            // All beginnings of answers are recorded. (Who can say what lies behind a hole is asked nevertheless.)
+            // All response heads are recorded. (A client that can report data beyond a gap is probed nevertheless.)
             if former == FormerInstance::HandedOver && !flow.server.sack {
                 flow.log.restored = Restored::GapKnown;
             }
@@ -408,7 +408,7 @@ impl Service {
         Ok(restored)
     }
 
-    /// A segment of ours to a client, made from its flow.
+    /// A segment to a client, made from the client's flow.
     pub(crate) fn send_to_client(
         &self,
         key: FlowKey,
@@ -418,14 +418,14 @@ impl Service {
         let Some(mut flow) = self.flow_with_id(key, id)? else {
             return Ok(());
         };
-        // The record may be behind what its client was told: the server's own is not.
+        // The record may lag behind the ACKs that the client has; the determinant log does not.
         if self.config.link.is_some()
             && let Some(position) = self.replay_position(key, &flow)
         {
             flow.server.ack = flow.server.ack.max_seq(position.instream);
         }
         let packet = make(key, &flow)?;
-        // A full queue: it is asked again, or asks itself.
+        // The queue is full: the client is probed again, or sends a segment itself.
         if let Err(error) = self.resources.send_to_client(&flow, &packet) {
             tracing::debug!(%error, %key, "a client was not spoken to");
         }

@@ -1,4 +1,4 @@
-//! The server of the service: its deaths and ends, and what the kernel tells of its connections.
+//! The server of the service: deaths, ends, and events of the kernel about the connections.
 
 use std::time::Duration;
 
@@ -96,8 +96,8 @@ impl Service {
         self.recovery.on_death(cause, at, now);
     }
 
-    /// The kernel has shut the gate, and its word of the death found no room (others had filled the ring): nobody
-    /// would ever open the gate. A word that is only late is heard before this is called again.
+    /// The kernel has shut the gate, and the event of the death was lost in a full ring: the gate would never open. An
+    /// event that is only late is read before the next call.
     pub(super) fn poll_gate(&mut self) -> Result<(), ServeError> {
         let is_cleared = self.recovery.stage() == Stage::Clearing;
         let is_shut = !is_cleared && self.resources.plane.is_gated_in(self.incarnation)?;
@@ -107,7 +107,7 @@ impl Service {
         Ok(())
     }
 
-    /// Processes that were killed, and wait in the kernel for something else, keep all clients waiting: that is said.
+    /// Warns of killed processes that wait in the kernel: such processes keep all clients waiting.
     pub(super) fn poll_clearing(&mut self) -> Result<(), ServeError> {
         let now = clock::now();
         if self.recovery.stage() != Stage::Clearing {
@@ -131,7 +131,7 @@ impl Service {
         Ok(())
     }
 
-    /// Notice the end of the main process, and of all of them.
+    /// Notice the end of the main process, and the end of all processes.
     pub(super) fn poll_server(&mut self) -> Result<Option<Ending>, ServeError> {
         let exit = match &mut self.server {
             None => None,
@@ -144,8 +144,8 @@ impl Service {
                 .map_or(0, |server| server.pid().as_raw_pid().unsigned_abs());
             self.reap();
             if exit == Exit::Unseen && self.recovery.stage() != Stage::Clearing {
-                // Whether it crashed is for the kernel to say, and it has said it by now: that is
-                // heard at the beginning of the next turn.
+                // The kernel decides whether the server crashed, and has reported the crash by now: the next pass of
+                // the loop reads the event.
                 self.skips_wait = true;
                 return Ok(None);
             }
@@ -168,7 +168,7 @@ impl Service {
                 let reason = "the main process of the server has ended and left others, whose deaths are no crashes with --crash-on=main: nothing is masked any more. Keep the server in the foreground, or leave that option out";
                 self.warn(Code::MainProcessLeft, reason);
             }
-            // Usually the kernel has told us already.
+            // Usually an event of the kernel has come before.
             if exit.is_failure() && self.recovery.stage() != Stage::Clearing {
                 self.died(cause_of_exit(pid, exit), clock::now());
                 self.execute()?;
@@ -182,7 +182,7 @@ impl Service {
                 self.recovery.service_empty(clock::now());
                 self.incarnation += 1;
             }
-            // Its main process has left quietly, and what it may have left behind too.
+            // The main process has left quietly, and all other processes, too.
             Stage::Serving if self.has_ended()? => {
                 self.emit(Event::ServerExited);
                 self.await_translated_closes()?;

@@ -1,4 +1,4 @@
-//! The end of the service, when it is asked for.
+//! The end of the service on request.
 
 use std::{
     collections::BTreeSet,
@@ -46,14 +46,14 @@ impl Service {
             Some(mut server) => {
                 server.stop(&self.resources.cgroup, self.config.grace)?;
             }
-            // A daemon has left its first process, or no server runs.
+            // A daemon has left the first process, or no server runs.
             None => supervise::stop_daemon(&self.resources.cgroup, self.config.grace)?,
         }
         self.await_translated_closes()?;
         Ok(Ending::Stopped)
     }
 
-    /// Nobody will come back for clients whose server has died: they are told now, also those that only listen.
+    /// No server will return for clients whose server has died: reset all clients now, also clients that only receive.
     pub(super) fn reset_waiting_clients(&mut self, why: GaveUp) -> Result<(), ServeError> {
         self.recovery.give_up(why);
         self.execute().map(drop)
@@ -79,9 +79,9 @@ impl Service {
         Ok(())
     }
 
-    /// Where an address goes with the service, no socket can send any more what the dead server has left in it, and the
-    /// client would wait for ever. The clients are sent that now, for as long as `--stop-timeout`, and the slower ones
-    /// are reset.
+    /// If the address goes with the service, no socket can send the data that the dead server has left in the socket,
+    /// and the client would wait for ever. The clients are sent this data now, for up to `--stop-timeout`; slower
+    /// clients are reset.
     pub(super) fn close_connections(&mut self) -> Result<(), ServeError> {
         let flows = self.resources.plane.flows()?;
         let opened = opened_by_server(&flows);
@@ -97,8 +97,8 @@ impl Service {
             unacknowledged = self.unacknowledged(&addresses, &opened)?;
         }
         for key in unacknowledged {
-            // Not by the kernel: in some states a socket that is destroyed says nothing, and before Linux 6.12 no
-            // socket does that its process has left.
+            // Not by the kernel: in some states a destroyed socket sends no RST, and before Linux 6.12 no socket
+            // without a process does.
             match self.resources.plane.flow(key)? {
                 Some(flow) => self.reset_client(key, flow.id)?,
                 None => drop(destroy_socket(key.server(), key.client())?),
@@ -128,7 +128,7 @@ impl Service {
     }
 }
 
-/// Of a socket that its process has left: data or a FIN is not acknowledged.
+/// A socket without a process: data or a FIN is not acknowledged.
 fn has_more_to_send(state: TcpState) -> bool {
     matches!(
         state,
@@ -140,9 +140,9 @@ fn has_more_to_send(state: TcpState) -> bool {
 /// this process serves.
 #[derive(Debug)]
 pub struct Signals {
-    /// The last one, 0 if there was none.
+    /// Number of the last signal, 0 for none.
     which: Arc<AtomicUsize>,
-    /// Readable when there was one.
+    /// Readable after a signal.
     woken: UnixStream,
 }
 
@@ -178,7 +178,7 @@ impl Signals {
         which != 0 && which != number(SIGHUP)
     }
 
-    /// The signal that nobody has heeded yet.
+    /// A signal that was not handled yet.
     pub(super) fn take(&self) -> Option<i32> {
         let which = self.which.swap(0, Ordering::Relaxed);
         i32::try_from(which).ok().filter(|signal| *signal != 0)
@@ -188,14 +188,14 @@ impl Signals {
         PollFd::new(&self.woken, PollFlags::IN)
     }
 
-    /// What woke us is seen.
+    /// Clears the wake-up.
     pub(super) fn seen(&self) {
         let mut drain = [0u8; 16];
         let _ = rustix::io::read(&self.woken, &mut drain);
     }
 }
 
-/// A signal, as it is kept.
+/// The stored form of a signal.
 fn number(signal: i32) -> usize {
     usize::try_from(signal).unwrap_or_default()
 }

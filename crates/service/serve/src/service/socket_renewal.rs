@@ -1,4 +1,4 @@
-//! Sockets of recovered connections are to be fast again: `bpf/replay/renew.h` says why they would not be.
+//! Recovered connections shall be fast again: `bpf/replay/renew.h` explains the slowness.
 //!
 //! A separate thread looks at the sockets: the kernel may wait at a socket for as long as some process likes, and the
 //! thread that gives the heartbeat must not wait. Without the separate thread the connections are slower for a while.
@@ -16,8 +16,8 @@ use crate::service::Service;
 /// Delay of the first pass after a recovery, and the factor from pass to pass.
 const FIRST_PASS_DELAY: Duration = Duration::from_millis(10);
 const PASS_DELAY_FACTOR: u32 = 2;
-/// A client that says nothing for so long finds congestion control that has forgotten the replay by itself: BBR's
-/// memory of the shortest round trip is 10 s long.
+/// After this silence of a client, congestion control has forgotten the replay anyway: BBR remembers the shortest round
+/// trip for 10 s.
 const LAST_PASS_AFTER: Duration = Duration::from_secs(10);
 
 /// The thread, by the channel that tells of recovered connections. The thread ends with the channel; no thread waits
@@ -39,7 +39,7 @@ impl Renewal {
         }
     }
 
-    /// Returns whether the thread hears.
+    /// Returns whether the thread receives.
     fn recovered(&self) -> bool {
         let thread = self.0.as_ref();
         thread.is_some_and(|thread| thread.send(()).is_ok())

@@ -39,8 +39,8 @@ pub(super) struct LeaseReport {
 }
 
 impl Service {
-    /// Wait until this host may serve. Nothing of the service is here before that but its programs,
-    /// which let nothing pass. Tells how that ended, if it does not serve.
+    /// Wait until this host may serve. Until then, this host has only the programs of the service, which drop every
+    /// packet. Returns the ending, if this host does not serve.
     pub(super) fn await_epoch(&mut self) -> Result<Option<Ending>, ServeError> {
         let alone_at = if self.config.standby {
             None
@@ -59,7 +59,7 @@ impl Service {
                 return Ok(Some(Ending::Stopped));
             }
             if position.superseded.is_some() {
-                return Ok(Some(Ending::Superseded)); // to begin again as another one
+                return Ok(Some(Ending::Superseded)); // to begin again as a new instance
             }
             if let Some(epoch) = position.epoch {
                 self.resources.instance.serves_in(epoch)?;
@@ -173,7 +173,8 @@ impl Service {
         }
         let told = &mut self.lease_reported;
         let mut news = Vec::new();
-        // One that was not heard for a moment is a standby still: there is a lease as long as that is so.
+        // A standby that was silent for a moment is still a standby: this host needs a lease until the right to send
+        // has no end.
         let required = position.standby || told.standby && position.speech != Speech::Free;
         if required != told.standby && position.failure.is_none() {
             told.standby = required;
@@ -195,7 +196,7 @@ impl Service {
         Ok(None)
     }
 
-    /// Whether another host would take over at once, with what the logger has.
+    /// Whether another host would take over at once, with the logger's records.
     pub(super) fn has_standby(&mut self) -> bool {
         let lease = self.resources.lease.as_ref();
         let position = lease.and_then(LeaseClient::position_now);
@@ -207,7 +208,7 @@ impl Service {
                 .is_some_and(|link| link.is_up())
     }
 
-    /// A logger that is lost is waited for as long as nothing is said without it anyway.
+    /// With a lease, clients wait for a lost logger: this host must not send without the logger anyway.
     fn set_leased(&mut self, leased: bool) {
         if std::mem::replace(&mut self.is_leased, leased) == leased {
             return;
@@ -249,15 +250,15 @@ impl Service {
         None
     }
 
-    /// Let the standby go on with every connection: all that clients were told is with the logger, and
-    /// nothing more is said here.
+    /// Let the standby continue every connection: the logger has everything that clients were sent, and this host sends
+    /// no more.
     pub(super) fn hand_over(&mut self, ending: Ending) -> Result<Ending, ServeError> {
         if ending == Ending::HandedOver {
             notify_manager(NotifyState::Stopping);
         }
         self.kill_behind_fence()?;
         self.flush_record()?;
-        // After that: the end of what the server had closed is not the end of the record.
+        // After the flush of the record: ends of connections that the server had closed are not the end of the record.
         self.destroy_all_sockets()?;
         self.emit(Event::HandedOver);
         Ok(ending)
@@ -277,7 +278,7 @@ impl Service {
         Ok(())
     }
 
-    /// Whatever the kernel still has of the service's connections would speak when this host serves
+    /// Destroys all sockets of the service's connections: the kernel would send from the sockets when this host serves
     /// again, if not before.
     pub(super) fn destroy_all_sockets(&self) -> Result<(), ServeError> {
         let opened = opened_by_server(&self.resources.plane.flows()?);

@@ -1,4 +1,4 @@
-//! What the service says of itself.
+//! Status of the service.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -23,7 +23,7 @@ use wire::{FlowId, FlowKey};
 const SILENCE_LIMIT: Duration = Duration::from_millis(500);
 
 impl Service {
-    /// The server, or the first process of those that it has left behind.
+    /// The server, or the first process that a daemon has left behind.
     fn main_process(&self) -> Result<Option<Pid>, ServeError> {
         if let Some(server) = &self.server {
             return Ok(Some(server.pid()));
@@ -155,7 +155,7 @@ impl Service {
 }
 
 impl Service {
-    /// Another host serves, and the logger says so.
+    /// Another host serves, as the logger reports.
     pub(super) fn stands_by(&self) -> bool {
         let lease = self.resources.lease.as_ref();
         lease.is_some_and(|lease| lease.stands_by())
@@ -172,7 +172,7 @@ impl Service {
         position.epoch.map(|_| position.standby)
     }
 
-    /// Bytes of its client that the record of each connection has now.
+    /// Bytes of the client in the record of each connection now.
     fn recorded_of_each(&mut self) -> Result<BTreeMap<FlowId, u64>, ServeError> {
         let summaries = self.ask_logger(LoggerClient::summaries)?;
         let whole = summaries.into_iter().flatten();
@@ -184,7 +184,7 @@ impl Service {
         Ok(bytes.collect())
     }
 
-    /// As people call it.
+    /// Name of the other host for people.
     fn other_host(&self) -> Option<String> {
         let position = self.resources.lease.as_ref()?.position();
         match (position.epoch, position.stands_by) {

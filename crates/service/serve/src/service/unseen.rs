@@ -1,9 +1,9 @@
 //! Connections of the server that the programs do not see.
 //!
-//! The programs know a connection by the addresses in its packets. Where this host translates addresses (a published
-//! port of a container, nftables `redirect`), a packet has another address when it passes the programs than the
-//! server's socket has. Packets of a device without an Ethernet header (tun, WireGuard) do not pass the programs at
-//! all. Such a connection has a socket and no flow: nothing protects it.
+//! The programs know a connection by the addresses in the packets. Where this host translates addresses (a published
+//! port of a container, nftables `redirect`), a packet has another address at the programs than at the server's socket.
+//! Packets of a device without an Ethernet header (tun, WireGuard) do not pass the programs at all. Such a connection
+//! has a socket and no flow, and is unprotected.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -38,12 +38,12 @@ pub(crate) struct Unseen {
 const REFUSED_KEYS_MAX: usize = 1 << 16;
 
 impl Unseen {
-    /// Open connections that are not protected because no program sees their packets.
+    /// Number of open connections that are unprotected because no program sees the packets.
     pub(crate) const fn connections(&self) -> usize {
         self.found
     }
 
-    /// A program has seen this connection, and there was no room for it.
+    /// A program has seen this connection, and the map of flows was full.
     pub(super) fn add_refused(&mut self, key: FlowKey) {
         if self.without_room.len() < REFUSED_KEYS_MAX {
             self.without_room.insert(key, false);

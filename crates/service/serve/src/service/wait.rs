@@ -92,7 +92,7 @@ impl Service {
             let _ = self.ask_logger(LoggerClient::listen)?;
         }
         if cgroup_changed {
-            // Whoever needs to know asks again; but only reading it makes the next poll wait.
+            // The state is read again where needed; this read makes the next poll wait.
             self.resources.cgroup.populated()?;
         }
         Ok(())

@@ -27,7 +27,7 @@ fn missing_device_is_refused() {
 fn present_addresses_are_left_alone() {
     let directory = tempfile::tempdir().unwrap();
     let here: SocketAddr = "127.0.0.1:80".parse().unwrap();
-    // Not even if somebody noted it: it may be a note of before the host was restarted.
+    // Not even with a stored list, which may date from before the reboot of the host.
     let noted = StoredAddresses {
         device: "lo".into(),
         addresses: vec![here.ip()],

@@ -1,5 +1,5 @@
-//! Whoever dies whenever: what the logger takes for a whole record is an image that was made, and all that was noted
-//! since; and it is not behind what was said.
+//! Property: whichever process dies at whichever time, a whole record at the logger is a complete image and all later
+//! determinants, and reaches at least to the last output.
 
 use std::{collections::VecDeque, fs};
 
@@ -18,22 +18,22 @@ const LOG_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Clone, Copy)]
 enum Input {
-    /// The server notes so much, and its processes tell the logger.
+    /// The server records this many bytes, and the processes send the bytes to the logger.
     Append(usize),
-    /// The same, but nothing of it gets there.
+    /// [`Input::Append`], but no byte arrives at the logger.
     AppendLocally(usize),
     /// An image is made of all that was noted.
     Make,
-    /// So many messages get there.
+    /// This many messages arrive at the logger.
     Send(usize),
-    /// So many answers get back.
+    /// This many answers arrive here.
     Receive(usize),
-    /// So many of both.
+    /// This many messages and answers arrive.
     Pass(usize),
     ServerDies,
     ServeDies,
     LoggerDies,
-    /// The control stream ends, and another one begins.
+    /// The control stream ends, and a new control stream begins.
     Break,
 }
 
@@ -62,19 +62,19 @@ fn notes(from: u64, to: u64) -> Vec<u8> {
     (range[0]..range[1]).map(note).collect()
 }
 
-/// The host that serves, and its logger.
+/// The active host and a logger.
 struct Model {
     _directory: tempfile::TempDir,
     store: Store,
     uploads: Uploads,
     logger_copy: super::super::logger_copy::LoggerCopy,
-    /// How long the record is, how much of it is with the logger, and how much when something was said last.
+    /// Length of the record, length at the logger, and length at the time of the last output.
     head: u64,
     stable: u64,
     said: u64,
     base: u64,
     last: Option<Image>,
-    /// The ends of those that were made, by their numbers.
+    /// Ends of the images, by number.
     made: Vec<u64>,
     logger: Determinants,
     up: VecDeque<Request>,
@@ -117,7 +117,7 @@ impl Model {
             Input::Pass(count) => self.pass(count),
             Input::ServerDies => {
                 self.uploads.stop_new();
-                self.compare(); // before the next one is started
+                self.compare(); // before the start of the next server
             }
             Input::ServeDies => {
                 self.uploads = Uploads::default();
@@ -136,7 +136,7 @@ impl Model {
         self.head = (self.head + bytes as u64).min(LOG_BYTES as u64);
     }
 
-    /// As the processes do it. What is said waits until all of it is there.
+    /// As the processes send determinants. Output waits until the logger has all determinants.
     fn ship(&mut self) {
         let from = self.stable.max(self.base);
         let bytes = notes(from, self.head);
@@ -186,7 +186,7 @@ impl Model {
         }
     }
 
-    /// Is there anything to be told behind it?
+    /// Is any message due afterwards?
     fn handle(&mut self, uploaded: Uploaded) -> bool {
         match uploaded {
             Uploaded::NotYet => false,
@@ -211,7 +211,7 @@ impl Model {
         self.compare();
     }
 
-    /// As `compare_determinants` does it.
+    /// Like `compare_determinants`.
     fn compare(&mut self) {
         loop {
             self.logger.begin(RECORD_NUMBER);
@@ -240,7 +240,7 @@ impl Model {
         }
     }
 
-    /// What another host would find, and what is here.
+    /// Checks the view of another host, and the state here.
     fn check(&self) {
         if let Some(last) = &self.last {
             last.check().expect("it is what it was");
@@ -280,7 +280,7 @@ fn image(store: &Store, number: u64) -> Image {
     image
 }
 
-/// As the logger tells it.
+/// The logger's reply.
 fn there(logger: &Determinants) -> Streams {
     Streams {
         edition: logger.record().map(|record| Edition { record, history: 0 }),
@@ -338,7 +338,7 @@ proptest! {
             model.take(step);
             model.check();
         }
-        // When nobody dies any more, all of it is there.
+        // After the last death, the logger gets everything.
         model.note(1);
         model.pass(100);
         model.ship();

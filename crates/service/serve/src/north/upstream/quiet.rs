@@ -1,11 +1,11 @@
-//! Sockets that nobody waits for.
+//! Sockets whose close must not block `serve`.
 
 use std::{ops::Deref, os::fd::OwnedFd, thread};
 
 use rustix::net::sockopt::socket_linger;
 
-/// A socket of the server's. Its program may have wanted to wait, when it is closed, until the other end has all of it
-/// (`SO_LINGER`): whoever has it last waits, and that is not to be the loop of the service.
+/// A socket of the server. The program may have asked that a close waits until the other end has all data
+/// (`SO_LINGER`): the last owner of the socket waits, and the loop of the service must not wait.
 #[derive(Debug)]
 pub(crate) struct Quiet(Option<OwnedFd>);
 
@@ -31,7 +31,7 @@ impl Drop for Quiet {
         };
         if let Some(socket) = self.0.take_if(|socket| lingers(socket)) {
             let closing = thread::Builder::new().name("closing".into());
-            // Where there can be no thread it is closed here.
+            // If no thread can be started, the socket is closed here.
             let _ = closing.spawn(move || drop(socket));
         }
     }

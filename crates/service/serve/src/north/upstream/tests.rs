@@ -1,4 +1,4 @@
-//! Who goes on with what.
+//! Tests: which sockets continue, at which position.
 
 use std::io::{ErrorKind, Read};
 
@@ -15,7 +15,7 @@ fn reset_socket_read_fails() {
     );
 }
 
-/// A connection by which `abc` was written and two of four bytes were read, and its other end.
+/// A connection on which `abc` was written and two of four bytes were read; and the other end.
 fn connection() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a listener");
     let mut socket =
@@ -27,7 +27,7 @@ fn connection() -> (OwnedFd, TcpStream) {
     (socket.into(), other)
 }
 
-/// What a process says that has read so much, and of what it has written has kept `said`, from `offset` on.
+/// Report of a process that has read `instream` bytes, and has kept the output `said` from `offset` on.
 fn passed(
     instream: u64,
     offset: u64,
@@ -79,14 +79,14 @@ fn socket_with_other_byte_counts_is_refused() {
         let (held, _other) = connection();
         assert!(go_on(&held, &passed).is_none(), "{passed:?}");
     }
-    // It had shut it, and knows nothing of that.
+    // The process had shut the connection, and the record does not contain that.
     let (held, _other) = connection();
     let socket = TcpStream::from(held);
     socket.shutdown(Shutdown::Write).expect("shut");
     assert!(go_on(&socket.into(), &passed(2, 3, b"", false)).is_none());
 }
 
-/// The other end hears of it when it was closed, or has ended: nobody holds it.
+/// The other end sees the end of a connection that was closed or has ended: the socket is not held any more.
 #[test]
 fn closed_sockets_are_released() {
     let mut upstream = Upstream::default();
@@ -101,7 +101,7 @@ fn closed_sockets_are_released() {
         upstream.on_message(Message::Opened { process, serial }, Some(held));
         others.push(other);
     }
-    // Every second one is closed, and of the shut ones few are left.
+    // Close every second connection; few of the shut connections are left.
     for serial in (2..=200).step_by(2) {
         upstream.on_message(Message::Closed { process, serial }, None);
     }
@@ -109,7 +109,7 @@ fn closed_sockets_are_released() {
         let is_held = upstream.held.contains_key(&(process, serial));
         assert!(is_held == (serial % 2 == 1) || serial > 100, "{serial}");
         if !is_held {
-            // Its end, or a reset: it had not read everything.
+            // An end, or a reset: the socket had unread data.
             let _ = other.read_to_end(&mut Vec::new());
         }
     }
@@ -120,7 +120,7 @@ fn closed_sockets_are_released() {
     }
 }
 
-/// What a process was about to send when it died is much, and so is what is in the socket already.
+/// Both the lost output of a dead process and the data in the socket are large.
 #[test]
 fn large_output_and_input_are_completed() {
     const OUTPUT_BYTES: usize = 1 << 20;
@@ -141,7 +141,7 @@ fn large_output_and_input_are_completed() {
     assert!(heard[waits..] == said);
 }
 
-/// The same, where all that has arrived was read: that it is closed does not reset it.
+/// [`connection`] with all data read: a close does not cause a reset.
 fn read_connection() -> (OwnedFd, TcpStream) {
     let (held, other) = connection();
     let mut socket = TcpStream::from(held);
@@ -149,7 +149,7 @@ fn read_connection() -> (OwnedFd, TcpStream) {
     (socket.into(), other)
 }
 
-/// One that nothing has gone through, and its other end.
+/// An unused connection, and the other end.
 fn new_connection() -> (OwnedFd, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a listener");
     let socket = TcpStream::connect(listener.local_addr().expect("an address")).expect("opened");
@@ -157,7 +157,7 @@ fn new_connection() -> (OwnedFd, TcpStream) {
     (socket.into(), other)
 }
 
-/// What the incarnation before had opened, and its record does not know of.
+/// Connections that the last incarnation had opened without a record of the opening.
 fn unnoted(which: &[Which]) -> (Upstream, Vec<TcpStream>) {
     let mut upstream = Upstream::default();
     let others = which.iter().map(|(process, serial)| {
@@ -187,7 +187,7 @@ fn received_until_end(mut other: &TcpStream) -> Result<usize, io::ErrorKind> {
 #[test]
 fn reopened_socket_is_kept() {
     let (mut upstream, others) = unnoted(&[(0, 1), (0, 2), (1, 1), (2, 1)]);
-    // Only the last one of a process may be that, and only if there is such a process now. The others it had closed.
+    // Only the last connection of a present process may be unrecorded. The incarnation had closed the rest.
     for gone in [0, 3] {
         assert_eq!(received_until_end(&others[gone]), Ok(0));
     }
@@ -199,7 +199,7 @@ fn reopened_socket_is_kept() {
     let (mut reader, mut stream) = (&ours, &others[1]);
     reader.read_exact(&mut answer).expect("an answer");
     stream.write_all(b"more").expect("nobody has ended it");
-    // Another one does something else than its earlier incarnation.
+    // The next incarnation takes another course than the earlier incarnation.
     let (held, _other) = new_connection();
     let (process, serial) = (1, 1);
     upstream.on_message(Message::Opened { process, serial }, Some(held));
@@ -207,13 +207,13 @@ fn reopened_socket_is_kept() {
         received_until_end(&others[2]),
         Err(ErrorKind::ConnectionReset)
     );
-    // Of one that is not known there is no answer.
+    // No answer about an unknown connection.
     let (ours, theirs) = UnixStream::pair().expect("a pair");
     upstream.on_message(Message::Opens { process, serial }, Some(theirs.into()));
     assert_eq!((&ours).read(&mut answer).expect("its end"), 0);
 }
 
-/// Its other end is not to take what it has heard for all.
+/// The other end must not take the received data for complete.
 #[test]
 fn used_unknown_socket_is_closed() {
     let mut upstream = Upstream::default();
@@ -241,7 +241,7 @@ fn unusable_socket_is_reset() {
     assert_eq!(received_until_end(&other), Err(ErrorKind::ConnectionReset));
 }
 
-/// Its program wants to wait until the other end has all of it. Nobody else does: this would not end.
+/// The program wants to wait until the other end has all data. `serve` must not wait: the wait would not end.
 #[test]
 fn released_socket_does_not_block() {
     let (held, mut other) = read_connection();
@@ -262,7 +262,7 @@ fn released_socket_does_not_block() {
     other.read_exact(&mut heard).expect("all of it");
 }
 
-/// A process that has died before it has noted that a connection goes on as its clients' do finds it as it was.
+/// A process that dies before recording the adoption finds the connection unchanged.
 #[test]
 fn outbound_socket_is_held_until_recorded() {
     let key = |port| {
@@ -286,7 +286,7 @@ fn outbound_socket_is_held_until_recorded() {
         assert!(!upstream.held.contains_key(&(process, serial)));
         answers.push(ours);
     }
-    // Of the first one it was heard that it is noted; of the second one it was not.
+    // The adoption of the first connection is recorded, and that of the second is not.
     let (process, serial) = (0, 1);
     upstream.on_message(Message::Closed { process, serial }, None);
     assert_eq!(received_until_end(&others[0]), Ok(0));
