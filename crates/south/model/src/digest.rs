@@ -268,9 +268,8 @@ impl DigestHalf {
         (is_whole && now.next == end && now.base != end).then_some(now)
     }
 
-    /// A restored flow: the logger's digests of the outstream, up to the client's acknowledgement,
-    /// and of the output that a replay leaves out.
-    /// acknowledged it; and of what a replay leaves out.
+    /// A restored flow: the logger's digest of the outstream up to the client's acknowledgement,
+    /// and the digest of the output that a replay leaves out.
     pub(crate) fn inherit_digest(
         &mut self,
         digests: Option<&Digests>,

@@ -29,8 +29,8 @@
 //! | number | |
 //! |---|---|
 //! | sequence number | at most a window of the server below the end of the record, or one less: the client |
-//! | | retransmits from the client's acknowledgement, and recorded input was offered (keep-alive: RFC 9293 3.8.4); or at most a |
-//! | | window above the end, if the client is ahead |
+//! | | retransmits from the acknowledgement, and recorded input was offered (keep-alive: RFC 9293 3.8.4); |
+//! | | or at most a window above the end, if the client is ahead |
 //! | acknowledgement | at most one window of the client above the record (under way when the host died), and the |
 //! | | progress that a logger does not learn of ([`PROGRESS`]) |
 //! | timestamps | at most [`AGE`] newer than the record, if both ends agreed on timestamps |
