@@ -17,9 +17,10 @@
 //! | 24 | server_nxt `u32` | end of the outstream sent so far, in the client's sequence space |
 //! | 28 | server_ack `u32` | instream acknowledged to the client so far |
 //! | 32 | packet_len `u32` | true length of the packet |
-//!  36 | captured_len `u32` | bytes of the packet that follow |
-//!  40 | token `u64` | of outstream: low half: where the record of the outstream goes on; high half: end of the
-//! client's data when this response began; of barrier: the token; of opened: client ISN low, server ISN high; else 0 |
+//! | 36 | captured_len `u32` | bytes of the packet that follow |
+//! | 40 | token `u64` | of outstream: low half: where the record of the outstream goes on; |
+//! | | | high half: end of the client's data when this response began; |
+//! | | | of barrier: the token; of opened: client ISN low, server ISN high; else 0 |
 //!
 //! A frame of the kind "digest" has a [`Digest`] in the place of a packet.
 //!

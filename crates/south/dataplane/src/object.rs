@@ -2,7 +2,7 @@
 //!
 //! | module | |
 //! |---|---|
-//!  `adoption` | adoption of a service of an earlier `serve` |
+//! | `adoption` | adoption of a service of an earlier `serve` |
 //! | `migration` | migration of maps of the former layout |
 //! | `settings` | settings that are fixed before a program is attached |
 //! | `fence` | end of this host's permission to send |

@@ -2,7 +2,7 @@
 //!
 //! | packet | |
 //! |---|---|
-//!  our own for the server | redirected into this interface's ingress |
+//! | our own for the server | redirected into this interface's ingress |
 //! | our own for the client | other packets |
 //! | any packet of the service, after the end of the lease | dropped (`fence`) |
 //! | not from a protected address:port | other packets |

@@ -3,7 +3,7 @@
 //!
 //! | packet | |
 //! |---|---|
-//!  from a protected address:port, RSTs and fabricated segments included | dropped, or withheld |
+//! | from a protected address:port, RSTs and fabricated segments included | dropped, or withheld |
 //! | any other packet from a protected address, except packets to the logger | dropped |
 //! | ARP in the name of a protected address, a neighbour advertisement of such an address | dropped |
 //! | redirected on the way to the server's TCP; a mirrored segment | passes |

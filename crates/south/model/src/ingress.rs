@@ -2,7 +2,7 @@
 //!
 //! | packet | |
 //! |---|---|
-//!  not for a protected address:port | other packets |
+//! | not for a protected address:port | other packets |
 //! | our own, server space | the server's TCP, untouched |
 //! | our own, client space | translated, to the server's TCP |
 //! | SYN of a new connection | stored as half-open, to the server; if an earlier incarnation has answered the SYN: |

@@ -3,7 +3,7 @@
 //!
 //! | | |
 //! |---|---|
-//!  a client's segment | is mirrored to the logger: [`SouthSide::take_copy`] |
+//! | a client's segment | is mirrored to the logger: [`SouthSide::take_copy`] |
 //! | the head of a response | goes to the logger before the client gets the segment, cut to the size of a datagram |
 //! | a client has acknowledged a response longer than the head | the digest goes to the logger, before later input |
 //! | the server's SYN-ACK | goes to the logger, and to the client when the handshake is recorded (IV.B) |

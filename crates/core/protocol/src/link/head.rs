@@ -3,7 +3,7 @@
 //! | offset | field | |
 //! |---|---|---|
 //! | 0 | magic `u32` | `f1 4f 4c 6b` |
-//!  4 | version `u8` | the agreed version of the link |
+//! | 4 | version `u8` | the agreed version of the link |
 //! | 5 | kind `u8` | 1 OPEN, 3 ACK, 4 PROBE, 5 PROBED, 6 DETERMINANTS, 7 STABLE |
 //! | 6 | slot `u8` | that of the key of the tag |
 //! | 7 | count `u8` | of ACK: ranges; of DETERMINANTS and STABLE: see there; else 0 |

@@ -10,9 +10,9 @@
 //! | IPv6: the highest 4 bits of the flow label | 0 |
 //! | TCP ports | low 32 bits of the flow's number, little-endian |
 //! | TCP urgent pointer | low 16 bits of the sequence number, big-endian |
-//!  TCP window | [`heads_digest`] of the end of the newest head at that time, big-endian; of [`SegmentKind::Noted`] the
-//! distance from [`SegmentView::noted`] to the packet; of [`SegmentKind::Doubted`] the distance from the
-//! acknowledgement number to [`SegmentView::heard`] |
+//! | TCP window | [`heads_digest`] of the end of the newest head at that time, big-endian |
+//! | TCP window of [`SegmentKind::Noted`] | the distance from [`SegmentView::noted`] to the packet |
+//! | TCP window of [`SegmentKind::Doubted`] | the distance from the acknowledgement number to [`SegmentView::heard`] |
 //!
 //! **Copies that are left out.** A server with state logs determinants of all input that the server
 //! reads. The logger need not get the same bytes a second time, so the sender may leave out
