@@ -48,11 +48,11 @@ pub struct Settings {
     pub heartbeat_timeout_ns: u64,
     /// Which ends of processes are crashes.
     pub crash_on: CrashOn,
-    /// First of the three marks of our own packets.
+    /// First of the six marks of the service's packets.
     pub mark: u32,
     /// Outstream bytes recorded at the beginning of each turn.
     pub verify_head: u32,
-    /// Keys for digests of output beyond the recorded heads.
+    /// Key and rate of digests of output beyond the recorded heads; `None`: no digests are taken.
     pub digests: Option<Digests>,
     /// Size of the ring to the logger, bytes.
     pub mirror_capacity: usize,
@@ -64,8 +64,8 @@ pub struct Settings {
     pub endpoints: Vec<SocketAddr>,
     /// The record is kept at the other end of a log link, not behind the ring.
     pub link: bool,
-    /// The server has state, and advances read cursors ([`SouthSide::advance_read_cursor`]). If no more segments come
-    /// in a tenth of a second, no copy is left out.
+    /// The server has state, and advances read cursors ([`SouthSide::advance_read_cursor`]). All segments are mirrored
+    /// if no more than this number come in a tenth of a second.
     pub read_cursors: Option<u32>,
 }
 

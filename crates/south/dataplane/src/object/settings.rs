@@ -31,9 +31,9 @@ pub struct Settings {
     pub heartbeat_timeout: Duration,
     /// Outstream bytes recorded at the beginning of each turn; 0: none; `u32::MAX`: all.
     pub verify_head: u32,
-    /// Keys for digests of output beyond the recorded heads.
+    /// Key and rate of digests of output beyond the recorded heads; `None`: no digests are taken.
     pub digests: Option<south_model::Digests>,
-    /// First of the three marks by which our own packets are known.
+    /// First of the six marks of the service's packets.
     pub mark: u32,
     /// In which version frames are written into the ring ([`Dataplane::set_mirror_version`]).
     pub mirror_version: u8,
