@@ -3,11 +3,10 @@
 //! Three formats, all versioned, all without alignment:
 //!
 //! - [`mirror`]: from the programs in the kernel to the logger. One frame for each observed packet:
-//! a fixed header and
-//!   the packet. Written by C, read here.
+//!   a fixed header and the packet. Written by C, read here.
 //! - [`control`]: questions of `serve` to the logger, and the answers. Messages on a byte stream.
-//! - [`link`]: from the programs in the kernel to a logger on another machine, and the acknowledgements. Datagrams with
-//!   keyed tags, written and read by C, too.
+//! - [`link`]: from the programs in the kernel to a logger on another machine, and the
+//!   acknowledgements. Datagrams with keyed tags, written and read by C, too.
 //!
 //! And [`awake`]: how an end of the log link waits for the other end.
 //!

@@ -4,16 +4,15 @@
 //! stream and a port of the serving host. Towards the logger go
 //!
 //! - SEGMENT ([`SegmentView`]): a client's packet, whole. Fields that the number of the connection
-//! implies are
-//!   replaced. The programs in the kernel write a SEGMENT without copying the packet, and segmentation offload may cut
-//!   the SEGMENT on the way. A SEGMENT without payload carries the client's acknowledgement. The logger answers such a
-//!   SEGMENT only if the determinants have the missing input ([`SegmentKind::Noted`]). The head of a response goes the
-//!   same way, before the client gets the response, without an answer: a lost head comes again by the control stream, a
+//!   implies are replaced. The programs in the kernel write a SEGMENT without copying the packet,
+//!   and segmentation offload may cut the SEGMENT on the way. A SEGMENT without payload carries the
+//!   client's acknowledgement. The logger answers such a SEGMENT only if the determinants have the
+//!   missing input ([`SegmentKind::Noted`]). The head of a response goes the same way, before the
+//!   client gets the response, without an answer: a lost head comes again by the control stream, a
 //!   moment later.
 //! - OPEN ([`Open`]): a handshake, with the connection's numbers and the agreed options. The
-//! SYN-ACK of the
-//!   connection waits for the answer (FT-TCP, section IV.B: both initial sequence numbers are logged before the client
-//!   learns the server's number).
+//!   SYN-ACK of the connection waits for the answer (FT-TCP, section IV.B: both initial sequence
+//!   numbers are logged before the client learns the server's number).
 //! - PROBE ([`Probe`]): is the logger there, and do datagrams of this size get there?
 //!
 //! and from the logger ACK ([`Ack`]) with the recorded ranges (FT-TCP, section IV.C: *stable_seq*),

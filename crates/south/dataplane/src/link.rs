@@ -1,16 +1,15 @@
 //! Facts about an interface, and settings on the interface, that the programs need.
 //!
 //! - An interface of a bridge or bond is left alone: the packets pass the master too, and must not
-//! be handled twice.
-//!   (Packets of an interface of a VRF do not pass the VRF's device.)
-//! - Frames may be several times longer than an IP packet can be (BIG TCP), and too long for the record: BIG TCP is
-//!   switched off. On an interface with an MTU above 32 KiB, as the loopback is, frames of two segments remain; the
-//!   programs handle such frames (`bpf/lib/packet.h`).
-//! - The programs read frames whose VLAN tag is in the packet's metadata. On a VLAN interface with `reorder_hdr off`
-//!   the tag stays in the frame: `reorder_hdr` is switched on.
-//! - The loopback drops incoming packets with a source address of this host, unless the packets have been routed
-//!   already; fabricated packets have not. `accept_local` lets the packets in (and `route_localnet` packets of
-//!   127.0.0.0/8). Only processes of this host can send there.
+//!   be handled twice. (Packets of an interface of a VRF do not pass the VRF's device.)
+//! - Frames may be several times longer than an IP packet can be (BIG TCP), and too long for the
+//!   record: BIG TCP is switched off. On an interface with an MTU above 32 KiB, as the loopback is,
+//!   frames of two segments remain; the programs handle such frames (`bpf/lib/packet.h`).
+//! - The programs read frames whose VLAN tag is in the packet's metadata. On a VLAN interface with
+//!   `reorder_hdr off` the tag stays in the frame: `reorder_hdr` is switched on.
+//! - The loopback drops incoming packets with a source address of this host, unless the packets
+//!   have been routed already; fabricated packets have not. `accept_local` lets the packets in (and
+//!   `route_localnet` packets of 127.0.0.0/8). Only processes of this host can send there.
 //! - The kernel must forget round-trip times of a replay: `tcp_min_rtt_wlen` is set to 0.
 //!
 //! Changed settings are put back when the programs are detached. A caller that must survive a crash stores the list of

@@ -10,14 +10,15 @@
 //! The effect on a client depends on output that the record does not know:
 //!
 //! - The client has no further output: the segment stands at the client's RCV.NXT, and the client
-//! takes the window.
-//!   RCV.NXT is the client's acknowledgement or the end of the recorded outstream, if later: a short response is
-//!   recorded as a whole, and the acknowledgement often is not. (If the client does not have that response yet, the
-//!   client takes the window as well, and opens the window with the next segment.)
-//! - The client has acknowledged more: the segment lies below the client's window. The client answers with an
-//!   acknowledgement (RFC 9293 3.10.7.4), which shows the client's numbers. The next zero-window ACK is right then.
-//! - The client has a newer timestamp (RFC 7323 5.3): the client drops the segment; Linux from 6.14 on does not even
-//!   answer. The dropped segment does no harm.
+//!   takes the window. RCV.NXT is the client's acknowledgement or the end of the recorded
+//!   outstream, if later: a short response is recorded as a whole, and the acknowledgement often is
+//!   not. (If the client does not have that response yet, the client takes the window as well, and
+//!   opens the window with the next segment.)
+//! - The client has acknowledged more: the segment lies below the client's window. The client
+//!   answers with an acknowledgement (RFC 9293 3.10.7.4), which shows the client's numbers. The
+//!   next zero-window ACK is right then.
+//! - The client has a newer timestamp (RFC 7323 5.3): the client drops the segment; Linux from 6.14
+//!   on does not even answer. The dropped segment does no harm.
 //!
 //! Tried with Linux 6.18 (`testing/e2e/tests/closed_window.rs`): a client whose window closes
 //! retransmits segments in flight without giving up; later writes wait for the window.

@@ -2,10 +2,9 @@
 //! sends FIN or RST to the clients. The gate shuts before the kernel builds the first such segment.
 //!
 //! - A process exits before the kernel closes the process's files. If the process belongs to the
-//! service and the exit
-//!   is a crash, the whole service is gated.
-//! - The state changes of a socket show which connections a *living* server closes: these stay open at the gate. State
-//!   changes also show when the server listens, and when a connection is over.
+//!   service and the exit is a crash, the whole service is gated.
+//! - The state changes of a socket show which connections a *living* server closes: these stay open
+//!   at the gate. State changes also show when the server listens, and when a connection is over.
 //!
 //! A crash is: a process of the service killed by a signal (for other processes than the main
 //! process, except SIGPIPE: the client has gone away), or a non-zero status of the main process;

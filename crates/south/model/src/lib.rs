@@ -4,22 +4,23 @@
 //! TCP after each crash. [`SouthSide`] is the whole layer, in five steps:
 //!
 //! 1. While all is well, [`SouthSide::ingress`] and [`SouthSide::egress`] watch. The programs
-//! remember for each
-//!    connection (a [`Flow`]) the data that either side has, and put copies of the client's segments into a ring for
-//!    the logger *before* the server gets the segments. A segment that finds no space there is not delivered: the
-//!    client's own TCP retransmits.
-//! 2. When a process of the server dies, [`SouthSide::process_exit`] shuts the gate: no packet of the service leaves,
-//!    and no packet of a client is delivered. The kernel finishes a connection that a *living* server closes
-//!    ([`SouthSide::socket_state`]), gate or no gate.
-//! 3. [`SouthSide::new_incarnation`] opens the gate for the restarted server alone; connections of the earlier
-//!    incarnation stay gated until [`SouthSide::splice`] is called for each. A fabricated SYN ([`fabricated_syn`])
-//!    then goes to the new server. The SYN-ACK tells the differences between the sequence numbers and the timestamps
-//!    of the two servers, and goes back up as the client's third ACK (FT-TCP IV.E).
-//! 4. The record of the instream is replayed ([`replayed_segment`]). Repeated output of the new server is compared with
-//!    the record of the outstream ([`SouthSide::expect`]) and then acknowledged in the client's name. Output that
-//!    contradicts the record ends the flow: no segment of the flow leaves any more.
-//! 5. From then on both directions are translated, for the rest of the connection. The client never gets a smaller
-//!    acknowledgement than before.
+//!    remember for each connection (a [`Flow`]) the data that either side has, and put copies of
+//!    the client's segments into a ring for the logger *before* the server gets the segments. A
+//!    segment that finds no space there is not delivered: the client's own TCP retransmits.
+//! 2. When a process of the server dies, [`SouthSide::process_exit`] shuts the gate: no packet of
+//!    the service leaves, and no packet of a client is delivered. The kernel finishes a connection
+//!    that a *living* server closes ([`SouthSide::socket_state`]), gate or no gate.
+//! 3. [`SouthSide::new_incarnation`] opens the gate for the restarted server alone; connections of
+//!    the earlier incarnation stay gated until [`SouthSide::splice`] is called for each. A
+//!    fabricated SYN ([`fabricated_syn`]) then goes to the new server. The SYN-ACK tells the
+//!    differences between the sequence numbers and the timestamps of the two servers, and goes back
+//!    up as the client's third ACK (FT-TCP IV.E).
+//! 4. The record of the instream is replayed ([`replayed_segment`]). Repeated output of the new
+//!    server is compared with the record of the outstream ([`SouthSide::expect`]) and then
+//!    acknowledged in the client's name. Output that contradicts the record ends the flow: no
+//!    segment of the flow leaves any more.
+//! 5. From then on both directions are translated, for the rest of the connection. The client never
+//!    gets a smaller acknowledgement than before.
 //!
 //! If the service's host holds a lease ([`SouthSide::set_lease`]), no packet leaves after the end
 //! of the lease.
