@@ -87,7 +87,7 @@ mod tests {
         assert_eq!(Awake::of(0).until(1), None);
     }
 
-    /// Somebody else computes all the time: whoever offers the processor has lost it for a slice.
+    /// Another thread computes all the time: a thread that offers the processor has lost a slice.
     fn lost_slices(awake: &mut Awake, from: u64, datagrams: u64, apart: u64) -> u64 {
         let (mut now, mut lost) = (from, 0);
         for _ in 0..datagrams {

@@ -31,16 +31,17 @@
 //! are ignored of a newer peer alone, and fields are missing in messages of an older peer alone. A stream that had an
 //! error cannot be read on.
 //!
-//! The logger is a process of the same host, or another machine. The first is greeted with
-//! [`Request::Hello`] and reads its frames from a ring; to the second a service attaches
-//! ([`Request::Attach`]), frames get there by [`crate::link`], and what is left of them with
-//! [`Request::Frames`].
+//! The logger is a process of the same host, or another machine. `serve` greets a logger process
+//! with [`Request::Hello`], and the process reads frames from a ring. A service attaches to a
+//! logger on another machine ([`Request::Attach`]); frames get there by [`crate::link`], and all
+//! other frames by [`Request::Frames`].
 //!
 //! Answers come in the order of the requests. [`Response::Drained`], [`Response::Unprotected`],
-//! [`Response::Unknown`], [`Response::Hosts`], [`Response::Followed`] and [`Response::Grown`] also come unasked, and
-//! nobody waits for what is said of an image that is uploaded ([`Request::TellImage`], [`Request::CommitImage`]); a
-//! [`Response::Lease`] says itself which request it answers. A list too long for one message comes in several, the
-//! final one marked `last`; [`MAX_DATA`] and [`RecordSummary::PER_MESSAGE`] are the limits of a message.
+//! [`Response::Unknown`], [`Response::Hosts`], [`Response::Followed`] and [`Response::Grown`] also
+//! come unasked. The uploader of an image does not wait for the answers to [`Request::TellImage`]
+//! and [`Request::CommitImage`]. A [`Response::Lease`] carries the number of the request. A list
+//! too long for one message comes in several messages, the last of which is marked `last`;
+//! [`MAX_DATA`] and [`RecordSummary::PER_MESSAGE`] are the limits of a message.
 
 mod claim;
 mod framed;
@@ -88,14 +89,14 @@ pub const FORMAT: types::Format = types::Format {
     oldest: OLDEST as u32,
 };
 
-/// The most bytes of data that one [`Response::Data`] can carry; also for the heads in one
-/// [`Response::OutstreamHeads`] together, [`HEAD_OVERHEAD`] for each head included.
+/// The most bytes of data in a [`Response::Data`]; also for all heads in a
+/// [`Response::OutstreamHeads`] together, with [`HEAD_OVERHEAD`] for each head.
 pub const MAX_DATA: usize = 1 << 20;
 
 /// The longest name of a service or a host, bytes.
 pub const NAME_LEN_MAX: usize = 255;
 
-/// The largest value of the length field: [`MAX_DATA`] and room for what surrounds the data.
+/// The largest value of the length field: [`MAX_DATA`] and space for the fields around the data.
 pub const MAX_MESSAGE: usize = MAX_DATA + 64;
 
 /// A stream that is not the control protocol, or a message that cannot be written.
@@ -140,7 +141,7 @@ pub enum ControlError {
     /// No message of this direction has this number.
     #[error("no control message has the number {0}")]
     UnknownMessage(u32),
-    /// The bytes are not the encoding of any message. The value says what was expected.
+    /// The bytes are not the encoding of any message. The value names the expected content.
     #[error("a control message is malformed: {0}")]
     Malformed(String),
 }

@@ -27,7 +27,7 @@ impl Digest {
     /// The length of the encoding, bytes.
     pub const LEN: usize = 24;
 
-    /// Encodes it.
+    /// Encodes the digest.
     #[must_use]
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
@@ -38,7 +38,7 @@ impl Digest {
         bytes
     }
 
-    /// Decodes it.
+    /// Decodes a digest.
     #[must_use]
     pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
         let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, rest @ ..] = bytes;
@@ -52,8 +52,8 @@ impl Digest {
     }
 }
 
-/// What the key of a service's digests is made of. It is a secret, and that of all hosts that serve the connections,
-/// one after another.
+/// Seed of the key of a service's digests. The seed is a secret. All hosts that serve the
+/// connections, one after another, share the seed.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct DigestSeed(
     /// 128 random bits.
@@ -72,7 +72,7 @@ impl DigestSeed {
     }
 }
 
-/// It does not say the secret.
+/// Does not print the secret.
 impl fmt::Debug for DigestSeed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("DigestSeed(..)")

@@ -1,21 +1,21 @@
-//! What our processes say to each other: frames, versions, encoding.
+//! Formats between the processes of `outlive`: frames, versions, encoding.
 //!
 //! Three formats, all versioned, all without alignment:
 //!
-//! - [`mirror`]: what the programs in the kernel tell the logger. One frame per observed packet:
+//! - [`mirror`]: from the programs in the kernel to the logger. One frame for each observed packet:
 //!   a fixed header and the packet. Written by C, read here.
-//! - [`control`]: what `serve` asks its logger, and the answers. Messages on a byte stream.
-//! - [`link`]: what the programs in the kernel tell a logger on another machine, and how it
-//!   acknowledges that. Datagrams with keyed tags, written and read by C, too.
+//! - [`control`]: questions of `serve` to the logger, and the answers. Messages on a byte stream.
+//! - [`link`]: from the programs in the kernel to a logger on another machine, and the
+//!   acknowledgements. Datagrams with keyed tags, written and read by C, too.
 //!
-//! And [`awake`]: how who waits for the other end of the log link does so.
+//! And [`awake`]: how an end of the log link waits for the other end.
 //!
-//! Nothing here does I/O. Each value has exactly one encoding, and what is not that encoding is an
-//! error. A change of a layout changes its version. [`mirror`] and [`link`] are little-endian, and a reader never
-//! guesses what a newer writer meant. The ends of a [`control`] stream agree on a version, and messages grow by fixed
-//! rules.
+//! No code here does I/O. Each value has exactly one encoding, and any other bytes are an error. A
+//! change of a layout changes the version of the format. [`mirror`] and [`link`] are little-endian,
+//! and a reader never guesses the meaning of a newer version. The ends of a [`control`] stream
+//! agree on a version, and messages grow by fixed rules.
 //!
-//! **Panics.** No function of this crate panics on any byte string that it is given.
+//! **Panics.** No function of this crate panics on any byte string.
 
 #![forbid(unsafe_code)]
 

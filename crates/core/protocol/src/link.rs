@@ -1,33 +1,33 @@
 //! The log link: datagrams between a serving host and a logger on another machine.
 //!
-//! They travel over UDP without a UDP checksum, between the port of the logger's control stream and
-//! a port that the serving host holds. Towards the logger go
+//! The datagrams travel over UDP without a UDP checksum, between the port of the logger's control
+//! stream and a port of the serving host. Towards the logger go
 //!
-//! - SEGMENT ([`SegmentView`]): a client's packet, whole, with those fields replaced that the
-//!   connection's number implies. Written by the programs in the kernel, which can do so without
-//!   copying it, and so laid out that segmentation offload may cut it on its way.
-//!   One without payload tells how much the client has acknowledged, and is not answered, unless it says
-//!   that what was missing is in the server's notes ([`SegmentKind::Noted`]). The beginning
-//!   of what the server says goes the same way, before the client gets it, and is not answered either:
-//!   if it is lost, it comes by the control stream, a moment later.
-//! - OPEN ([`Open`]): a handshake: the connection's numbers, and what was agreed on. Its SYN-ACK waits
-//!   for the answer (FT-TCP, section IV.B: both initial sequence numbers are logged before the client
-//!   learns of them).
+//! - SEGMENT ([`SegmentView`]): a client's packet, whole. Fields that the number of the connection
+//!   implies are replaced. The programs in the kernel write a SEGMENT without copying the packet,
+//!   and segmentation offload may cut the SEGMENT on the way. A SEGMENT without payload carries the
+//!   client's acknowledgement. The logger answers such a SEGMENT only if the determinants have the
+//!   missing input ([`SegmentKind::Noted`]). The head of a response goes the same way, before the
+//!   client gets the response, without an answer: a lost head comes again by the control stream, a
+//!   moment later.
+//! - OPEN ([`Open`]): a handshake, with the connection's numbers and the agreed options. The
+//!   SYN-ACK of the connection waits for the answer (FT-TCP, section IV.B: both initial sequence
+//!   numbers are logged before the client learns the server's number).
 //! - PROBE ([`Probe`]): is the logger there, and do datagrams of this size get there?
 //!
-//! and from it ACK ([`Ack`]): what is recorded (FT-TCP, section IV.C: *stable_seq*), and PROBED, the
-//! answer to a PROBE. From the processes of a server with state come DETERMINANTS ([`Determinants`]), which
-//! are answered with STABLE ([`Stable`]).
+//! and from the logger ACK ([`Ack`]) with the recorded ranges (FT-TCP, section IV.C: *stable_seq*),
+//! and PROBED, the answer to a PROBE. The processes of a server with state send DETERMINANTS
+//! ([`Determinants`]); the answer is STABLE ([`Stable`]).
 //!
-//! **What holds.** Each datagram carries a tag, SipHash-2-4 with a key that only the two ends know
-//! (`keys`): nobody else can make one that is taken. The tag of a SEGMENT does not cover its
-//! payload: to protect that, and to keep it secret, is the task of the network below. Datagrams may
-//! be lost, doubled and reordered: the client's TCP repairs what is lost, since it is told of
-//! nothing that is not recorded.
+//! **Guarantees.** Each datagram carries a tag, SipHash-2-4 with a key that only the two ends know
+//! (`keys`): no other host can make a datagram that is accepted. The tag of a SEGMENT does not
+//! cover the payload: the network below must protect and encrypt the payload. Datagrams may be
+//! lost, doubled and reordered. The client's TCP repairs losses, because no unrecorded byte is
+//! acknowledged to the client.
 //!
 //! The first four bits tell a SEGMENT, which begins as an IP packet does, from the other kinds,
-//! which begin with [`MAGIC`] ([`Kind::of`]). Their fields are little-endian; those of a client's
-//! packet stay as they were.
+//! which begin with [`MAGIC`] ([`Kind::of`]). The fields of the other kinds are little-endian;
+//! fields of a client's packet stay as sent.
 
 mod ack;
 mod determinants;
@@ -71,13 +71,13 @@ pub const FORMAT: types::Format = types::Format {
     oldest: VERSIONS.oldest() as u32,
 };
 
-/// A datagram that is not one of ours, or not from who we share a key with.
+/// A datagram that is no datagram of the link, or not from a holder of a shared key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
     /// Not the length that this kind of datagram has.
     #[error("a datagram of {0} bytes is too short or too long for its kind")]
     BadLength(usize),
-    /// Not one of our datagrams at all.
+    /// No datagram of the link at all.
     #[error("the datagram begins with {0:#010x}, which is not that of the log link")]
     BadMagic(u32),
     /// A version that this program does not read.
@@ -89,13 +89,13 @@ pub enum LinkError {
     /// A mode that this program does not have.
     #[error("mode {0} of the log link is not known")]
     UnknownMode(u8),
-    /// A field that this kind of datagram does not use is not 0, or one is out of its range.
+    /// A field that this kind of datagram does not use is not 0, or a value is out of range.
     #[error("field {0} of the datagram has a value that it cannot have")]
     BadField(&'static str),
     /// A SEGMENT does not hold a TCP segment.
     #[error("not a TCP segment: {0}")]
     Segment(#[from] wire::WireError),
-    /// The key that it names is not known, or the tag was not made with it.
+    /// The key that the datagram names is not known, or the tag was made with another key.
     #[error("the tag of the datagram is wrong")]
     BadTag,
 }
@@ -123,24 +123,24 @@ pub enum Kind {
     Segment,
     /// A handshake.
     Open,
-    /// What is recorded.
+    /// Recorded ranges of an instream.
     Ack,
     /// A question for an echo.
     Probe,
     /// The echo.
     Probed,
-    /// What a server's process was told.
+    /// Determinants of a server's process.
     Determinants,
     /// How much of that is recorded.
     Stable,
 }
 
 impl Kind {
-    /// What `datagram` says that it is. Only its beginning is looked at.
+    /// The kind that the beginning of `datagram` claims. The rest is not examined.
     ///
     /// # Errors
     ///
-    /// [`LinkError`], if it is too short to say so, or says something that is not known.
+    /// [`LinkError`], if `datagram` is too short, or the magic, version or kind is unknown.
     pub fn of(datagram: &[u8]) -> Result<Self, LinkError> {
         match datagram.first().map(|byte| byte >> 4) {
             Some(4 | 6) => Ok(Self::Segment),

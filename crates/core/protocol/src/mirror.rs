@@ -1,7 +1,8 @@
-//! The mirror frame: what a program in the kernel saw, told to the logger.
+//! The mirror frame: observations of a program in the kernel, for the logger.
 //!
-//! A frame is a header of 48 bytes ([`header_len`]), all fields little-endian, followed by the IP packet or, where
-//! the content does not matter as a whole (outstream), by its beginning:
+//! A frame is a header of 48 bytes ([`header_len`]), all fields little-endian, and the IP packet.
+//! Of the outstream, where the whole content does not matter, only the beginning of the packet
+//! follows:
 //!
 //! | offset | field | |
 //! |---|---|---|
@@ -16,9 +17,10 @@
 //! | 24 | server_nxt `u32` | end of the outstream sent so far, in the client's sequence space |
 //! | 28 | server_ack `u32` | instream acknowledged to the client so far |
 //! | 32 | packet_len `u32` | true length of the packet |
-//! | 36 | captured_len `u32` | bytes of it that follow |
-//! | 40 | token `u64` | of outstream: where its record goes on low, how far the client had sent when this answer began
-//! high; of barrier: the token; of opened: client ISN low, server ISN high; else 0 |
+//! | 36 | captured_len `u32` | bytes of the packet that follow |
+//! | 40 | token `u64` | of outstream: low half: where the record of the outstream goes on; |
+//! | | | high half: end of the client's data when this response began; |
+//! | | | of barrier: the token; of opened: client ISN low, server ISN high; else 0 |
 //!
 //! A frame of the kind "digest" has a [`Digest`] in the place of a packet.
 //!
@@ -26,9 +28,9 @@
 //! each frame in the version that is agreed on with that logger. A reader takes any version in [`VERSIONS`]: a ring may
 //! hold frames of the version before.
 //!
-//! The programs in the kernel write this layout from C; a test pins each byte of it. Frames may
-//! come in buffers that are longer than they: what follows a frame is ignored, so that neither
-//! Ethernet padding nor the rounding of a ring buffer matters.
+//! The programs in the kernel write this layout from C; a test pins each byte. A buffer may be
+//! longer than the frame: bytes behind the frame are ignored. Neither Ethernet padding nor the
+//! rounding of a ring buffer matters.
 
 use core::ops::Range;
 
@@ -82,7 +84,7 @@ const AT_NEXT: Range<usize> = 48..56;
 /// A byte string that is not a mirror frame, or a frame that cannot be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Fewer bytes than the header, or fewer than it announces.
+    /// Fewer bytes than the header, or fewer than the header announces.
     #[error("the frame is cut short: {needed} bytes are needed, {available} are there")]
     Truncated {
         /// Bytes of the header, or of header and packet.
@@ -90,7 +92,7 @@ pub enum FrameError {
         /// Bytes that are there.
         available: usize,
     },
-    /// Not one of our frames at all.
+    /// No mirror frame at all.
     #[error("the magic is {0:#010x}, which is not that of a mirror frame")]
     BadMagic(u32),
     /// A version that this program does not read or write.
@@ -105,7 +107,7 @@ pub enum FrameError {
     /// A field that this kind of frame does not use is not 0.
     #[error("field {0} is not used in this kind of frame, yet not 0")]
     UnusedField(&'static str),
-    /// More bytes of the packet than it has.
+    /// `captured_len` is greater than `packet_len`.
     #[error("{captured} bytes were captured of a packet of {packet_len}")]
     CapturedBeyondPacket {
         /// Bytes of the packet in the frame.
@@ -124,7 +126,7 @@ pub enum CloseReason {
     ResetByClient,
     /// The server sent a RST.
     ResetByServer,
-    /// The table of connections was full, or nothing was heard for too long.
+    /// The table of connections was full, or the connection was silent for too long.
     Evicted,
 }
 
@@ -151,20 +153,20 @@ impl CloseReason {
     }
 }
 
-/// What a frame tells.
+/// Kind of a frame, with the fields of that kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FrameKind {
     /// The client sent this packet.
     Instream,
-    /// The server sent this packet; usually only its beginning is in the frame.
+    /// The server sent this packet; usually only the beginning is in the frame.
     Outstream {
-        /// Sequence number of the first payload byte to be recorded, in the client's space: what
-        /// the packet holds before it belongs to an earlier turn.
+        /// Sequence number of the first payload byte to be recorded, in the client's space: earlier
+        /// bytes of the packet belong to an earlier request.
         from: SeqNumber,
         /// How far the client had sent when this answer began.
         asked: SeqNumber,
     },
-    /// All frames before this one have been written: whoever asked knows it by the token.
+    /// All frames before this frame have been written. The token names the question.
     Barrier {
         /// The number that the asker chose.
         token: u64,
@@ -173,12 +175,12 @@ pub enum FrameKind {
     Opened {
         /// The client's initial sequence number.
         client_isn: SeqNumber,
-        /// The server's initial sequence number, as the client knows it.
+        /// The server's initial sequence number, in the client's sequence space.
         server_isn: SeqNumber,
     },
     /// The connection is over.
     Closed(CloseReason),
-    /// What the client was sent so far: [`MirrorFrame::digest`].
+    /// Digest of the outstream so far: [`MirrorFrame::digest`].
     Digest,
 }
 
@@ -244,26 +246,26 @@ impl FrameKind {
 /// packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MirrorFrame<P> {
-    /// What it tells.
+    /// The kind of the frame.
     pub kind: FrameKind,
     /// The connection; without meaning in a barrier.
     pub flow_id: FlowId,
-    /// When it was written, in nanoseconds of CLOCK_MONOTONIC of the host that wrote it.
+    /// Time of writing, in nanoseconds of CLOCK_MONOTONIC of the host that wrote the frame.
     pub timestamp_ns: u64,
-    /// The end of the outstream that was sent so far, in the client's sequence space.
+    /// The end of the outstream sent so far, in the client's sequence space.
     pub server_nxt: SeqNumber,
     /// The end of the instream that was acknowledged to the client so far.
     pub server_ack: SeqNumber,
     /// The true length of the IP packet, in bytes. Not below `packet.len()`.
     pub packet_len: u32,
-    /// The kernel has left the packet's checksum for later and vouches for it: the field holds the
-    /// sum of the pseudo-header alone. False without a packet.
+    /// The kernel has deferred the packet's checksum and vouches for the packet: the checksum field
+    /// holds the sum of the pseudo-header alone. False without a packet.
     pub unfinished: bool,
     /// Of the next version, for tests.
     #[cfg(feature = "next-version")]
     pub next: u64,
-    /// The IP packet, as far as it was captured. With `packet_len` it is what
-    /// [`wire::IpPacket::parse_captured`] takes.
+    /// The IP packet, as far as captured. [`wire::IpPacket::parse_captured`] takes this field and
+    /// `packet_len`.
     pub packet: P,
 }
 
@@ -404,7 +406,7 @@ fn header(bytes: &[u8]) -> Result<&[u8], FrameError> {
     bytes.get(..len).ok_or(truncated(len))
 }
 
-/// The bytes of the packet behind a header of `header_len` bytes, and what follows the packet.
+/// The bytes of the packet behind a header of `header_len` bytes, and the bytes behind the packet.
 fn captured(
     bytes: &[u8],
     header_len: usize,

@@ -1,5 +1,5 @@
-//! What holds for every byte string. The property tests of this crate and the fuzz targets run the
-//! same functions; each panics if its property does not hold.
+//! Properties that hold for every byte string. The property tests of this crate and the fuzz
+//! targets run the same functions; each function panics if the property does not hold.
 
 use core::{cmp::Ordering, fmt::Debug};
 
@@ -17,8 +17,8 @@ use crate::link::{
 use crate::mirror::{self, MirrorFrame};
 use crate::{Digest, Versions};
 
-/// A frame that can be read is encoded as the bytes that it was read from. In another version, it says the same, but
-/// for fields that only one of the versions has.
+/// A parsed frame is encoded as the same bytes. In another version, the frame has the same values,
+/// except for fields that only one of the versions has.
 ///
 /// # Panics
 ///
@@ -126,8 +126,8 @@ fn read_in_pieces<M: Message>(
     (messages, None)
 }
 
-/// Any bytes as a datagram of the log link. What its sender has signed is encoded as the bytes that
-/// it was read from; what can be made a SEGMENT is found again in it.
+/// Any bytes as a datagram of the log link. A signed datagram is encoded as the same bytes; a
+/// SEGMENT made of a packet has the data of that packet.
 ///
 /// # Panics
 ///
@@ -173,7 +173,7 @@ pub fn link_datagram(bytes: &[u8]) {
     }
 }
 
-/// `read` gives back the first `len` bytes when their tag is right, or nothing.
+/// `read` returns the first `len` bytes if the tag is right, otherwise `None`.
 fn signed(bytes: &[u8], len: usize, key: &LinkKey, read: impl Fn(&[u8]) -> Option<Vec<u8>>) {
     let _ = read(bytes);
     let Some(datagram) = bytes.get(..len) else {
@@ -187,7 +187,7 @@ fn signed(bytes: &[u8], len: usize, key: &LinkKey, read: impl Fn(&[u8]) -> Optio
     }
 }
 
-/// What a DETERMINANTS with a right tag says, says it again.
+/// A DETERMINANTS with a right tag is encoded as the same bytes.
 fn determinants(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
     let _ = (
         Determinants::decode(bytes, keys),
@@ -231,7 +231,7 @@ fn signer(key: &LinkKey) -> Signer<'_> {
     }
 }
 
-/// And one of which some of the payload is kept verifies as well.
+/// A head with a part of the payload verifies as well.
 fn cut(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
     let flow = FlowId(7);
     let (after, keep) = (
@@ -270,7 +270,7 @@ fn cut(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
     );
 }
 
-/// And a digest in its place.
+/// A digest in the place of the payload verifies as well.
 fn told(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
     let flow = FlowId(7);
     let mut digest = [0; Digest::LEN];
@@ -286,8 +286,9 @@ fn told(bytes: &[u8], key: &LinkKey, keys: &KeySet) {
     assert_eq!((told.said(), told.after()), (Some(digest), says.1));
 }
 
-/// Any TCP packet becomes a SEGMENT that verifies, is as damaged as the packet was, and says where the newest head
-/// ended or what is noted: as far before the packet as the bytes choose.
+/// Any TCP packet becomes a SEGMENT that verifies and is as damaged as the packet was. The SEGMENT
+/// carries the end of the newest head or the noted position: as far before the packet as the bytes
+/// choose.
 fn sealed(bytes: &[u8], kind: SegmentKind, key: &LinkKey, keys: &KeySet) {
     let flow = FlowId(0x0102_0304_0506_0708);
     let flags = SegmentFlags {

@@ -1,4 +1,5 @@
-//! The structures of `bpf/intf`, generated from the compiled object, and how they become ours.
+//! The structures of `bpf/intf`, generated from the compiled object, and conversions into types of
+//! this crate.
 
 #[allow(
     missing_docs,
@@ -42,7 +43,7 @@ pub(crate) unsafe trait Abi: Copy + Default {
         unsafe { std::slice::from_raw_parts_mut(start, size_of::<Self>()) }
     }
 
-    /// The structure at the beginning of `bytes`; `None` if they are too few.
+    /// The structure at the beginning of `bytes`; `None` if `bytes` is too short.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let mut value = Self::default();
         let len = size_of::<Self>();
@@ -52,7 +53,7 @@ pub(crate) unsafe trait Abi: Copy + Default {
 }
 
 // SAFETY: generated `repr(C)` structures of integers; `bpf/intf` pads explicitly and the generator
-// names what the compiler adds at the end.
+// names the padding of the compiler at the end.
 unsafe impl Abi for flow_key {}
 // SAFETY: as above.
 unsafe impl Abi for endpoint {}

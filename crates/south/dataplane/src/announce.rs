@@ -1,7 +1,7 @@
-//! Telling the neighbours on a link that an address is here now.
+//! Announces to the neighbours on a link that an address is on this host now.
 //!
-//! The frames are sent without our mark: a fence that keeps this host from speaking for the address
-//! holds them back, too.
+//! The frames have no mark of the service: a fence that keeps this host from speaking for the
+//! address drops the frames, too.
 
 use std::{fs, io::IoSlice, net::IpAddr, os::fd::OwnedFd};
 
@@ -20,7 +20,7 @@ pub struct Announcer {
 }
 
 impl Announcer {
-    /// Open it in this network namespace.
+    /// Opens the sockets in this network namespace.
     ///
     /// # Errors
     /// `CAP_NET_RAW` is missing.
@@ -29,8 +29,8 @@ impl Announcer {
         Ok(Self { socket })
     }
 
-    /// Say once, on this interface, that it has this address: by both forms of gratuitous ARP, or by a
-    /// neighbor advertisement. On the loopback there is nobody to be told.
+    /// Announces once, on this interface, that the interface has this address: by both forms of
+    /// gratuitous ARP, or by a neighbor advertisement. The loopback has no neighbours.
     ///
     /// # Errors
     /// The interface is down, or gone.
@@ -65,7 +65,8 @@ impl Announcer {
     }
 }
 
-/// Does this host forward packets that arrive there? Its own advertisements say the same.
+/// Whether this host forwards packets from this interface. The host's own advertisements say the
+/// same.
 fn is_router(interface: &str) -> bool {
     let setting = format!("/proc/sys/net/ipv6/conf/{interface}/forwarding");
     fs::read_to_string(setting).is_ok_and(|value| value.trim() != "0")

@@ -1,4 +1,5 @@
-//! Asking the neighbours on a link whether one of them has an address (RFC 5227 2.1.1, RFC 4862 5.4).
+//! Asks the neighbours on a link whether another host has an address (RFC 5227 2.1.1, RFC 4862
+//! 5.4).
 
 use std::{
     io::{self, IoSlice},
@@ -82,8 +83,8 @@ fn await_frame(sockets: &[OwnedFd; 2], at_most: Duration) -> io::Result<()> {
     }
 }
 
-/// What has arrived so far, as far as it can be read `until` then: frames may come faster than that. The host's own
-/// frames are seen, too.
+/// Reads arrived frames until `until` at the latest: frames may come faster than the reader. The
+/// host's own frames are seen, too.
 fn claim_received(
     sockets: &[OwnedFd; 2],
     interface: &Interface,
@@ -120,7 +121,8 @@ mod tests {
 
     use super::*;
 
-    /// A link with more frames than can be read: the answer among them is heard, and none is not waited for.
+    /// A link with more frames than the reader can read: an answer between the frames is found, and
+    /// the wait has an end.
     #[test]
     fn a_flood_of_frames_has_an_end() {
         let interface = Interface {

@@ -1,8 +1,8 @@
 //! Binding the programs to interfaces and tracepoints.
 //!
-//! On an interface: TCX where the kernel has it (Linux 6.6), else the clsact qdisc. Both let the
-//! programs of others run after ours. A TCX link is pinned and so lives on without us; a clsact
-//! filter belongs to the interface and does so anyway.
+//! On an interface: TCX where the kernel has TCX (Linux 6.6), else the clsact qdisc. Both let
+//! programs of other owners run after these programs. A TCX link is pinned and lives on without
+//! `serve`; a clsact filter belongs to the interface and lives on anyway.
 
 mod adoption;
 
@@ -27,7 +27,7 @@ use crate::{
 /// How to bind to an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AttachMode {
-    /// TCX if the kernel has it, else clsact.
+    /// TCX if the kernel has TCX, else clsact.
     #[default]
     Auto,
     /// TCX or an error.
@@ -39,12 +39,13 @@ pub enum AttachMode {
 /// The programs by direction.
 pub(crate) const PACKET_PROGRAMS: [&str; 2] = ["ingress", "egress"];
 
-/// Ours come first: a filter that accepts a packet would keep it from those after it. The handle
-/// is not one that others are likely to use.
+/// First among all filters: a filter that accepts a packet would keep the packet from later
+/// filters. Other programs are unlikely to use this handle.
 const PRIORITY: u32 = 1;
 const HANDLE: u32 = 0x6f75;
 
-/// Both programs on one interface. Dropping it leaves pinned links and clsact filters in place.
+/// Both programs on one interface. Dropping an attachment leaves pinned links and clsact filters in
+/// place.
 pub(crate) struct Attachment {
     pub(crate) interface: Interface,
     hooks: Hooks,
@@ -88,7 +89,7 @@ impl Attachment {
         })
     }
 
-    /// What was changed on its interface.
+    /// Changes on the interface.
     pub(crate) fn changes(&self) -> &[Change] {
         self.arranged.changes()
     }
@@ -101,12 +102,13 @@ impl Attachment {
         }
     }
 
-    /// Arrange again what somebody may have put back. Tells whether something was changed that was not before.
+    /// Makes settings again that another program may have put back. Returns whether a change is new
+    /// on the list.
     pub(crate) fn arrange_again(&mut self, localnet: bool) -> Result<bool, DataplaneError> {
         self.arranged.again(&self.interface, localnet)
     }
 
-    /// Unbind. (TCX links go with their pins.)
+    /// Detaches the programs. (TCX links go with the pins.)
     pub(crate) fn detach(&mut self, object: &Object, others: &[Change]) {
         self.arranged.undo(others);
         let Hooks::Clsact {
@@ -184,7 +186,7 @@ fn link_pin(pins: &PinDirectory, name: &str, interface: &Interface) -> PathBuf {
     pins.pin(&format!("{LINK_PREFIX}{name}_{}", interface.index))
 }
 
-/// libbpf-rs has no TCX attachment of its own.
+/// libbpf-rs has no TCX attachment.
 fn tcx_link(program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, libbpf_rs::Error> {
     let ifindex =
         i32::try_from(ifindex).map_err(|_| libbpf_rs::Error::from_raw_os_error(libc::ENODEV))?;
@@ -194,7 +196,7 @@ fn tcx_link(program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, libbpf_rs::E
     let link = unsafe { libbpf_sys::bpf_program__attach_tcx(program, ifindex, std::ptr::null()) };
     let link =
         NonNull::new(link).ok_or_else(|| libbpf_rs::Error::from(io::Error::last_os_error()))?;
-    // SAFETY: libbpf has just handed us this link, nobody else owns it.
+    // SAFETY: libbpf has just returned this link, which has no other owner.
     Ok(unsafe { Link::from_ptr(link) })
 }
 
@@ -253,8 +255,8 @@ fn has_filters(interface: &str) -> bool {
     })
 }
 
-/// Remove the clsact filters of a service whose programs are pinned, from every interface: TCX
-/// links go with their pins, filters do not.
+/// Removes the clsact filters of a service whose programs are pinned, from every interface: TCX
+/// links go with the pins, filters do not.
 ///
 /// # Errors
 /// The interfaces cannot be listed.

@@ -1,4 +1,4 @@
-//! What can go wrong between us and the kernel.
+//! Errors between `outlive` and the kernel.
 
 use std::path::PathBuf;
 
@@ -6,12 +6,12 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataplaneError {
-    /// The kernel refused the programs: it is too old, or lacks a feature.
+    /// The kernel refused the programs: the kernel is too old, or lacks a feature.
     #[error(
         "this kernel does not load the data plane ({source}): use a kernel with BTF (CONFIG_DEBUG_INFO_BTF), the BPF ring buffer, dynptr and bpf_loop (Linux 5.19 or later)"
     )]
     Load {
-        /// What libbpf said.
+        /// Error of libbpf.
         source: libbpf_rs::Error,
     },
     /// We may not load the programs.
@@ -19,7 +19,7 @@ pub enum DataplaneError {
         "loading the programs is not permitted ({source}): this needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN, and neither a container's seccomp filter nor the kernel's lockdown may forbid bpf(2)"
     )]
     NotPermitted {
-        /// What libbpf said.
+        /// Error of libbpf.
         source: libbpf_rs::Error,
     },
     /// A setting of an interface cannot be changed.
@@ -28,11 +28,11 @@ pub enum DataplaneError {
         path.display()
     )]
     Setting {
-        /// Its file.
+        /// File of the setting.
         path: PathBuf,
-        /// Its name for sysctl(8).
+        /// Name of the setting for sysctl(8).
         setting: String,
-        /// What the system said.
+        /// Error of the system.
         source: std::io::Error,
     },
     /// The maps do not fit into the kernel's memory.
@@ -52,7 +52,7 @@ pub enum DataplaneError {
         program: &'static str,
         /// Interface or tracepoint.
         target: String,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: libbpf_rs::Error,
     },
     /// A program that is none of the service's is in the place of the service's.
@@ -69,15 +69,15 @@ pub enum DataplaneError {
     /// A map operation failed.
     #[error("{what}: {source}")]
     Map {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// What the kernel said.
+        /// Error of the kernel.
         source: libbpf_rs::Error,
     },
     /// The control program refused an operation.
     #[error("{what} was refused: {source}")]
     Control {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
         /// The reason.
         source: std::io::Error,
@@ -93,7 +93,7 @@ pub enum DataplaneError {
     /// A map of the layout before cannot be taken over: the old programs go on.
     #[error("the map {map} of the former layout cannot be taken over: {why}")]
     Migration {
-        /// Its name.
+        /// Name of the map.
         map: String,
         /// The reason.
         why: crate::object::MigrationError,
@@ -103,10 +103,11 @@ pub enum DataplaneError {
         "the maps of the former layout were not copied within {limit:?}, and the old programs go on: start outlive serve again when the host is less busy"
     )]
     HeldTooLong {
-        /// So long may segments be held back.
+        /// Longest time for which segments may be held back.
         limit: std::time::Duration,
     },
-    /// The next version was killed in the moment after its programs took the places of ours.
+    /// The next version was killed just after the next version's programs had replaced the programs
+    /// of this version.
     #[error(
         "a newer version of outlive has taken the service over, and was killed: start that version again"
     )]
@@ -114,9 +115,9 @@ pub enum DataplaneError {
     /// A packet could not be put on an interface.
     #[error("{what}: {source}")]
     Socket {
-        /// What was tried.
+        /// The attempted operation.
         what: &'static str,
-        /// Why it failed.
+        /// The reason.
         source: std::io::Error,
     },
     /// The packet to inject is malformed: our own bug.
@@ -124,7 +125,7 @@ pub enum DataplaneError {
     Packet(#[from] wire::WireError),
 }
 
-/// Adds to a libbpf error what was being done.
+/// Adds the attempted operation to an error of libbpf.
 pub(crate) trait MapContext<T> {
     fn doing(self, what: &'static str) -> Result<T, DataplaneError>;
 }
@@ -135,7 +136,7 @@ impl<T> MapContext<T> for Result<T, libbpf_rs::Error> {
     }
 }
 
-/// Adds to an I/O error what was being done.
+/// Adds the attempted operation to an I/O error.
 pub(crate) trait SocketContext<T> {
     fn doing(self, what: &'static str) -> Result<T, DataplaneError>;
 }

@@ -1,10 +1,10 @@
-//! Putting packets of our own into the server's stack, or on their way to a client.
+//! Injects fabricated packets into the server's stack, or sends fabricated packets to a client.
 //!
-//! For the server: a packet socket sends the frame on the very interface on which the client's
-//! packets arrive, with one of our marks; the egress program turns it round into that interface's
-//! ingress (`bpf_redirect`), so that it takes the same way as a packet from the network and
-//! `rp_filter` finds nothing strange. No helper device is needed. Long replays go as GSO frames
-//! with a partial checksum, as a NIC would deliver them.
+//! For the server: a packet socket sends the frame on the interface on which the client's packets
+//! arrive, with a mark of the service. The egress program redirects the frame into that interface's
+//! ingress (`bpf_redirect`). So the frame takes the same way as a packet from the network, and
+//! passes `rp_filter`. No helper device is needed. Long replays go as GSO frames with a partial
+//! checksum, as a NIC would deliver such frames.
 //!
 //! For the client: the way out is looked up; the packet socket sends a frame without link addresses on that
 //! device, and the egress program adds the addresses (`bpf_redirect_neigh`). So the packet passes no filter of this
@@ -33,15 +33,15 @@ use crate::{
 /// How a packet for the server is numbered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Space {
-    /// As the client numbers it; the data plane translates.
+    /// The client's numbers; the data plane translates.
     Client = 0,
-    /// As the server's socket numbers it.
+    /// The numbers of the server's socket.
     Server = 1,
 }
 
-/// Payload of one segment of a GSO frame on a link that allows for more.
+/// Payload of one segment of a GSO frame on a link with a larger MTU.
 const SEGMENT: usize = 1400;
-/// Largest payload of one injected frame: with headers it fits an IP packet.
+/// Largest payload of one injected frame, which fits an IP packet with all headers.
 pub const MAX_INJECTED: usize = 65_000;
 
 /// `struct virtio_net_hdr`, linux/virtio_net.h.
@@ -100,7 +100,7 @@ impl Injector {
         })
     }
 
-    /// Deliver an IP packet to this host's stack as if it had arrived on `interface`. Its TCP
+    /// Delivers an IP packet to this host's stack, as if from the network on `interface`. The TCP
     /// checksum field holds the pseudo-header's sum ([`wire::ChecksumMode::Partial`]).
     ///
     /// # Errors
@@ -124,7 +124,7 @@ impl Injector {
         };
         let headers = ip.header_len() + tcp_header;
         let mtu = usize::try_from(interface.mtu).unwrap_or(usize::MAX);
-        // Never 0, even if somebody set an MTU that leaves no room.
+        // Never 0, even with an MTU without space for a payload.
         let segment = SEGMENT.min(mtu.saturating_sub(headers)).max(64);
         if segment_len > segment {
             header.gso_type = if v6 {
@@ -226,7 +226,7 @@ fn set_option(socket: &OwnedFd, level: i32, name: i32, value: u32) -> Result<(),
     Err(io::Error::last_os_error()).doing("set a socket option")
 }
 
-/// The header as the kernel reads it.
+/// The header in the form for the kernel.
 fn bytes_of(header: &VirtioNetHeader) -> &[u8] {
     let start = std::ptr::from_ref(header).cast::<u8>();
     // SAFETY: the header is plain integers without padding (six fields, ten bytes).

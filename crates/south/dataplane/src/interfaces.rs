@@ -7,21 +7,21 @@ use crate::error::{DataplaneError, SocketContext};
 /// An interface whose frames have an Ethernet header: a NIC, a veth, a bridge, the loopback.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Interface {
-    /// Its index in this network namespace.
+    /// Index in this network namespace.
     pub index: u32,
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// Its link-layer address; zeros on the loopback.
+    /// Link-layer address; zeros on the loopback.
     pub mac: [u8; 6],
-    /// Largest IP packet, bytes; 1500 until the programs are attached, when it is looked up.
+    /// Largest IP packet, bytes; 1500 until the programs are attached.
     pub mtu: u32,
 }
 
-/// All interfaces with an Ethernet header. Others (tun, WireGuard) have none and are left out:
-/// connections through them are not protected.
+/// All interfaces with an Ethernet header. Interfaces without (tun, WireGuard) are left out:
+/// connections there are not protected.
 ///
 /// # Errors
-/// The kernel does not list its interfaces.
+/// The kernel does not list the interfaces.
 pub fn ethernet_interfaces() -> Result<Vec<Interface>, DataplaneError> {
     let mut found = Vec::new();
     let addresses = nix::ifaddrs::getifaddrs()
@@ -46,7 +46,7 @@ pub fn ethernet_interfaces() -> Result<Vec<Interface>, DataplaneError> {
     Ok(found)
 }
 
-/// The cookie of this network namespace, by which the tracepoints tell it from others.
+/// The cookie of this network namespace, by which the tracepoints identify the namespace.
 ///
 /// # Errors
 /// The kernel has no cookies (before Linux 5.14).
@@ -73,13 +73,13 @@ pub fn netns_cookie() -> Result<u64, DataplaneError> {
     Err(io::Error::last_os_error()).doing("read the cookie of the network namespace (Linux 5.14)")
 }
 
-/// asm-generic/socket.h; libc has it only for some architectures.
+/// asm-generic/socket.h; libc has the constant only for some architectures.
 const SO_NETNS_COOKIE: i32 = 71;
 
-/// Can the settings of the interfaces be changed that protecting `addresses` takes? Nothing is changed.
+/// Checks that all settings of interfaces for `addresses` can be changed. Changes no setting.
 ///
 /// # Errors
-/// One cannot.
+/// A setting cannot be changed.
 pub fn check_settings(addresses: &[SocketAddr]) -> Result<(), DataplaneError> {
     let localnet = addresses.iter().any(|address| address.ip().is_loopback());
     for interface in ethernet_interfaces()? {

@@ -1,10 +1,10 @@
 //! The south side wrap in the kernel.
 //!
-//! `bpf/replay.bpf.c` says what the programs do. This crate compiles and loads them
-//! ([`Dataplane`]), binds them to interfaces and tracepoints, pins what must outlive us
-//! ([`PinDirectory`]), reads their rings ([`Ring`]) and puts packets of our own into the stack
-//! ([`Injector`]), and tells the neighbours where an address is ([`Announcer`]). It decides nothing: that is the crate
-//! `recovery`'s business.
+//! `bpf/replay.bpf.c` describes the programs. This crate compiles and loads the programs
+//! ([`Dataplane`]), binds the programs to interfaces and tracepoints, pins objects that must
+//! outlive `serve` ([`PinDirectory`]), reads the rings ([`Ring`]), injects fabricated packets into
+//! the stack ([`Injector`]), and announces addresses to the neighbours ([`Announcer`]). All
+//! decisions are in the crate `recovery`.
 
 mod abi;
 mod announce;

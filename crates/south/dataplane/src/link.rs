@@ -1,21 +1,20 @@
-//! What must be known of an interface, and arranged on it, before the programs can do their work.
+//! Facts about an interface, and settings on the interface, that the programs need.
 //!
-//! - One that belongs to a bridge or bond is left alone: its packets pass the master too, and must
-//!   not be handled twice. (Those of one that belongs to a VRF do not.)
-//! - Frames may be several times longer than an IP packet can be (BIG TCP), and longer than the
-//!   record takes: that is switched off. On an interface with an MTU above 32 KiB, as the loopback
-//!   is, frames of two segments remain; the programs know them (`bpf/lib/packet.h`).
-//! - The programs read frames whose VLAN tag is beside them, in the packet's metadata. On a VLAN interface with
-//!   `reorder_hdr off` the tag stays in the frame: that is switched on.
-//! - The loopback drops packets that come in with an address of this host, unless they have been
-//!   routed already; ours have not. `accept_local` lets them in (and `route_localnet` those of
-//!   127.0.0.0/8); only processes of this host can send there.
+//! - An interface of a bridge or bond is left alone: the packets pass the master too, and must not
+//!   be handled twice. (Packets of an interface of a VRF do not pass the VRF's device.)
+//! - Frames may be several times longer than an IP packet can be (BIG TCP), and too long for the
+//!   record: BIG TCP is switched off. On an interface with an MTU above 32 KiB, as the loopback is,
+//!   frames of two segments remain; the programs handle such frames (`bpf/lib/packet.h`).
+//! - The programs read frames whose VLAN tag is in the packet's metadata. On a VLAN interface with
+//!   `reorder_hdr off` the tag stays in the frame: `reorder_hdr` is switched on.
+//! - The loopback drops incoming packets with a source address of this host, unless the packets
+//!   have been routed already; fabricated packets have not. `accept_local` lets the packets in (and
+//!   `route_localnet` packets of 127.0.0.0/8). Only processes of this host can send there.
+//! - The kernel must forget round-trip times of a replay: `tcp_min_rtt_wlen` is set to 0.
 //!
-//! - What a replay teaches the kernel about round trips is to be forgotten: `tcp_min_rtt_wlen` is set to 0.
-//!
-//! What was changed is put back when the programs are detached; whoever wants to survive a crash
-//! keeps the list of it ([`Change`]). Several services of a network namespace share these settings: each lists what was
-//! before all of them, and the last one puts that back.
+//! Changed settings are put back when the programs are detached. A caller that must survive a crash stores the list of
+//! changes ([`Change`]). Several services of a network namespace share these settings: each service lists the values
+//! from before all services, and the last service puts these values back.
 
 use std::{fs, io, process::Command};
 
@@ -31,10 +30,10 @@ const FRAME_SIZES: [&str; 2] = ["gso_max_size", "gro_max_size"];
 /// Whether a VLAN interface takes tags out of frames.
 const TAGS_OUT: &str = "reorder_hdr";
 
-/// What an interface is, as `ip link` tells it.
+/// Properties of an interface, from `ip link`.
 #[derive(Debug)]
 pub(crate) struct Link {
-    /// It belongs to a bridge or bond.
+    /// The interface belongs to a bridge or bond.
     pub(crate) enslaved: bool,
     /// Largest IP packet, bytes.
     pub(crate) mtu: u32,
@@ -78,14 +77,14 @@ fn keeps_tags(info: &serde_json::Value) -> bool {
     info["info_kind"] == "vlan" && !takes_out
 }
 
-/// A setting of an interface that was changed, and what it was.
+/// A changed setting of an interface, and the former value.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Change {
     /// The interface's name.
     pub interface: String,
     /// A size or `reorder_hdr` of `ip link`, a switch of `/proc/sys/net/ipv4/conf`, or `tcp_min_rtt_wlen`.
     pub setting: String,
-    /// What it was.
+    /// The former value.
     pub before: String,
 }
 
@@ -107,14 +106,14 @@ impl Change {
     }
 }
 
-/// Put back what is on no list of other services. Returns how many settings.
+/// Puts back the changes that are on no list of other services. Returns the number of settings.
 pub fn put_back(changes: impl IntoIterator<Item = Change>, others: &[Change]) -> usize {
     let mut count = 0;
     for change in changes {
         if others.iter().any(|other| other.is_of_the_same(&change)) {
             continue;
         }
-        // Its interface may be gone.
+        // The interface may be gone.
         if let Err(error) = change.put_back() {
             tracing::warn!(?change, %error, "a setting was not put back");
         }
@@ -123,12 +122,12 @@ pub fn put_back(changes: impl IntoIterator<Item = Change>, others: &[Change]) ->
     count
 }
 
-/// What was changed on an interface.
+/// Changes on an interface.
 #[derive(Debug, Default)]
 pub(crate) struct Arranged(Vec<Change>);
 
 impl Arranged {
-    /// Arrange what is needed; `localnet`: an address of 127.0.0.0/8 is to be reached.
+    /// Makes the needed settings; `localnet`: an address of 127.0.0.0/8 is to be reached.
     pub(crate) fn on(
         interface: &Interface,
         link: &Link,
@@ -154,7 +153,8 @@ impl Arranged {
         Ok(arranged)
     }
 
-    /// Somebody may have put settings back that are needed. Tells whether one is noted that was not before.
+    /// Makes needed settings again that another program may have put back. Returns whether a change
+    /// is new on the list.
     pub(crate) fn again(
         &mut self,
         interface: &Interface,
@@ -176,7 +176,7 @@ impl Arranged {
         }
     }
 
-    /// What other services have arranged already, and are the first to have changed.
+    /// Takes over the changes of other services, which changed the shared settings first.
     fn share(&mut self, interface: &Interface, localnet: bool, others: &[Change]) {
         let mut needed: Vec<&str> = switches(interface, localnet)
             .chain(FRAME_SIZES)
@@ -194,7 +194,7 @@ impl Arranged {
         }
     }
 
-    /// What an earlier `serve` has changed, to be put back by us.
+    /// Changes of an earlier `serve`, which this `serve` puts back.
     pub(crate) const fn by_others(changes: Vec<Change>) -> Self {
         Self(changes)
     }
@@ -209,7 +209,7 @@ impl Arranged {
         Ok(())
     }
 
-    /// What was before the first change counts.
+    /// Adds a change; the value before the first change counts.
     fn note(&mut self, interface: &Interface, setting: &str, before: String) {
         let change = Change {
             interface: interface.name.clone(),
@@ -235,7 +235,7 @@ fn is_loopback(interface: &Interface) -> bool {
     interface.mac == [0; 6]
 }
 
-/// What has to be on, of the loopback.
+/// Settings of the loopback that must be on.
 fn switches(interface: &Interface, localnet: bool) -> impl Iterator<Item = &'static str> {
     let names = ["accept_local", "route_localnet"].into_iter();
     let many = match (is_loopback(interface), localnet) {
@@ -246,7 +246,7 @@ fn switches(interface: &Interface, localnet: bool) -> impl Iterator<Item = &'sta
     names.take(many)
 }
 
-/// Could [`Arranged::on`] switch on what is off? Nothing is changed.
+/// Checks that [`Arranged::on`] could switch on all settings that are off. Changes no setting.
 pub(crate) fn check_switches(interface: &Interface, localnet: bool) -> Result<(), DataplaneError> {
     for name in switches(interface, localnet) {
         let path = switch(&interface.name, name);
@@ -275,9 +275,10 @@ fn trip_memory() -> String {
     format!("/proc/sys/net/ipv4/{TRIP_MEMORY}")
 }
 
-/// From now on, each round trip that the kernel measures takes the place of shorter ones, in this network namespace:
-/// see `bpf/replay/renew.h`. Returns what the setting was, if it was another. Where the setting cannot be written, as
-/// in some containers, connections are slower for a while after a death.
+/// From now on, each round-trip time that the kernel measures replaces shorter times, in this
+/// network namespace: see `bpf/replay/renew.h`. Returns the former value if the setting has
+/// changed. Where the setting cannot be written, as in some containers, connections are slower for
+/// a while after a death.
 fn forget_short_trips() -> Option<String> {
     let before = fs::read_to_string(trip_memory()).ok()?;
     if before.trim() == "0" {

@@ -1,6 +1,7 @@
-//! The socket that holds our end of the log link.
+//! The socket at the serving host's end of the log link.
 //!
-//! The programs send from its port, and learn the way to the logger from what is sent through it.
+//! The programs send from the socket's port, and learn the way to the logger from datagrams of the
+//! socket.
 
 use std::{
     io,
@@ -18,12 +19,12 @@ use crate::error::{DataplaneError, SocketContext};
 const UDP_NO_CHECK6_TX: i32 = 101;
 const UDP_NO_CHECK6_RX: i32 = 102;
 
-/// A UDP socket connected to the logger at `remote`, on a port of its own: non-blocking, without
-/// UDP checksums (the datagrams have their own), and what is too long for the way is dropped, not
+/// A UDP socket connected to the logger at `remote`, on a separate port: non-blocking, without UDP
+/// checksums (the datagrams have tags). A datagram that is too long for the path is dropped, not
 /// fragmented.
 ///
 /// # Errors
-/// There is no way to that address.
+/// There is no route to that address.
 pub fn link_socket(remote: SocketAddr) -> Result<UdpSocket, DataplaneError> {
     let any = match remote {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),

@@ -2,12 +2,12 @@
 //!
 //! | module | |
 //! |---|---|
-//! | `adoption` | taking over what an earlier `serve` has left |
-//! | `migration` | taking over the maps of the layout before ours |
-//! | `settings` | what is decided before anything is attached |
-//! | `fence` | how long this host may speak |
+//! | `adoption` | adoption of a service of an earlier `serve` |
+//! | `migration` | migration of maps of the former layout |
+//! | `settings` | settings that are fixed before a program is attached |
+//! | `fence` | end of this host's permission to send |
 //! | `control` | changing the state of the service and of its flows |
-//! | `log_link` | where the logger is, and whether it is there |
+//! | `log_link` | address of the logger, and whether the logger is there |
 //! | `reading` | reading the flows and the counters |
 //! | `batches` | reading a map in pieces |
 //! | `slow_start` | congestion control of recovered connections |
@@ -53,7 +53,8 @@ const LATCH_PROGRAMS: [&str; 2] = ["on_exit", "on_state"];
 
 /// The programs and maps of one service.
 ///
-/// Dropping it closes our own handles only. What is pinned lives on; [`Dataplane::remove`] ends it.
+/// Dropping a data plane closes the handles of this process only. Pinned objects stay until
+/// [`Dataplane::remove`].
 pub struct Dataplane {
     object: Object,
     maps: Maps,
@@ -61,7 +62,7 @@ pub struct Dataplane {
     attachments: Vec<Attachment>,
     /// Indices of interfaces whose packets another interface will show.
     enslaved: BTreeSet<u32>,
-    /// What other services of this network namespace have changed on its interfaces.
+    /// Changes of other services of this network namespace on the interfaces.
     others: Vec<Change>,
     /// An address of 127.0.0.0/8 is protected.
     localnet: bool,
@@ -115,10 +116,11 @@ fn map(object: &Object, name: &'static str) -> Result<MapHandle, DataplaneError>
 }
 
 impl Dataplane {
-    /// Load the programs, with the settings in place, and pin the maps. Nothing is attached yet.
+    /// Loads the programs, with the settings in place, and pins the maps. No program is attached
+    /// yet.
     ///
     /// # Errors
-    /// The kernel lacks something, or pins of this service exist already.
+    /// The kernel lacks a feature, or pins of this service exist already.
     pub fn load(settings: &Settings, pins: PinDirectory) -> Result<Self, DataplaneError> {
         log_libbpf();
         let load = not_loaded;
@@ -161,7 +163,7 @@ impl Dataplane {
 
     fn pin(&mut self) -> Result<(), DataplaneError> {
         self.pins.create()?;
-        // All of them: who takes over needs them all.
+        // All maps: an adopter needs all of them.
         for mut map in self.object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
             if is_internal(&name) {
@@ -188,7 +190,7 @@ impl Dataplane {
         Ok(())
     }
 
-    /// What was changed on the interfaces, to be put back when they are left.
+    /// Changes on the interfaces, to be put back when the programs are detached.
     #[must_use]
     pub fn changes(&self) -> Vec<Change> {
         let all = self.attachments.iter().flat_map(Attachment::changes);
@@ -206,7 +208,8 @@ impl Dataplane {
         Ok(())
     }
 
-    /// The death latch, by the names of its programs, which is attached as long as the links live.
+    /// The death latch, by the names of the programs. The latch is attached as long as the links
+    /// live.
     ///
     /// # Errors
     /// The kernel has no BTF tracepoints.
@@ -214,11 +217,11 @@ impl Dataplane {
         latch_of(&self.object)
     }
 
-    /// Attach to `interface`. One that has the programs already, or belongs to a bridge or bond, is
-    /// left alone.
+    /// Attaches the programs to `interface`. An interface that has the programs already, or belongs
+    /// to a bridge or bond, is left alone.
     ///
     /// # Errors
-    /// The kernel refuses both mechanisms, or the one demanded.
+    /// The kernel refuses both mechanisms, or the demanded mechanism.
     pub fn attach_interface(
         &mut self,
         interface: &Interface,
@@ -249,14 +252,14 @@ impl Dataplane {
         Ok(())
     }
 
-    /// Other services of this network namespace have changed settings of its interfaces: what they need is not put
-    /// back.
+    /// Other services of this network namespace have changed settings of the interfaces: settings
+    /// that these services need are not put back.
     pub fn shares_with(&mut self, others: Vec<Change>) {
         self.others = others;
     }
 
-    /// Somebody may have put back what was changed on the interfaces: it is changed again. Tells whether
-    /// [`Dataplane::changes`] are others now.
+    /// Makes changes on the interfaces again that another program may have put back. Returns
+    /// whether [`Dataplane::changes`] has changed.
     ///
     /// # Errors
     /// A setting cannot be changed.
@@ -275,7 +278,7 @@ impl Dataplane {
             .map(|attachment| &attachment.interface)
     }
 
-    /// The interfaces, each with how it is bound: `eth0 (tcx)`.
+    /// The interfaces, each with the mechanism: `eth0 (tcx)`.
     #[must_use]
     pub fn mechanisms(&self) -> Vec<String> {
         self.attachments
@@ -296,8 +299,8 @@ impl Dataplane {
         &self.pins
     }
 
-    /// Detach everything and remove the pins. Connections that were spliced lose their
-    /// translation: call this when the server is gone.
+    /// Detaches all programs and removes the pins. Spliced connections lose the translation: call
+    /// this function when the server is gone.
     ///
     /// # Errors
     /// A pin cannot be removed.
@@ -328,7 +331,7 @@ impl Dataplane {
     }
 }
 
-/// The death latch, by the names of its programs, which is attached as long as the links live.
+/// The death latch, by the names of the programs. The latch is attached as long as the links live.
 fn latch_of(object: &Object) -> Result<Vec<(&'static str, libbpf_rs::Link)>, DataplaneError> {
     let attach = |name| Ok((name, attach_latch_program(object, name)?));
     LATCH_PROGRAMS.into_iter().map(attach).collect()
@@ -352,14 +355,15 @@ fn attach_latch_program(
         })
 }
 
-/// What libbpf says goes to our own log; what matters of it is in its errors.
+/// Messages of libbpf go to the log of `outlive`; the errors of libbpf have all that matters.
 pub(crate) fn log_libbpf() {
     libbpf_rs::set_print(Some((PrintLevel::Debug, |_, message| {
         tracing::debug!(target: "libbpf", "{}", message.trim_end());
     })));
 }
 
-/// Why the programs are not loaded: a kernel that cannot is another matter than one that does not let us.
+/// Reason why the programs are not loaded: a kernel without a feature differs from a missing
+/// permission.
 fn not_loaded(source: libbpf_rs::Error) -> DataplaneError {
     match source.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => DataplaneError::NotPermitted { source },
@@ -367,10 +371,10 @@ fn not_loaded(source: libbpf_rs::Error) -> DataplaneError {
     }
 }
 
-/// Does this kernel load the programs? Nothing is attached or pinned.
+/// Checks that this kernel loads the programs. No program is attached or pinned.
 ///
 /// # Errors
-/// It does not.
+/// The kernel does not load the programs.
 pub fn probe() -> Result<(), DataplaneError> {
     log_libbpf();
     let load = not_loaded;

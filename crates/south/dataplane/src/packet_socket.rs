@@ -11,7 +11,7 @@ use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 /// A socket that only sends, in the network namespace of the calling thread.
 pub(crate) fn open() -> io::Result<OwnedFd> {
     let (family, kind) = (AddressFamily::PACKET, SocketType::RAW);
-    // Protocol 0: nothing is received.
+    // Protocol 0: the socket receives no frames.
     Ok(net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
 }
 
@@ -45,7 +45,7 @@ fn address_of(device: u32, ethertype: u16) -> libc::sockaddr_ll {
     address
 }
 
-/// Send a frame, its header included, on a device.
+/// Sends a frame, with the header, on a device.
 pub(crate) fn send(
     socket: &OwnedFd,
     device: u32,
@@ -57,7 +57,8 @@ pub(crate) fn send(
     let mut message: libc::msghdr = unsafe { mem::zeroed() };
     message.msg_name = std::ptr::from_mut(&mut address).cast();
     message.msg_namelen = u32::try_from(size_of::<libc::sockaddr_ll>()).unwrap_or(0);
-    // `IoSlice` is guaranteed to have the layout of `iovec`; sending does not write through it.
+    // `IoSlice` is guaranteed to have the layout of `iovec`; sending does not write through the
+    // pointer.
     message.msg_iov = parts.as_ptr().cast_mut().cast();
     message.msg_iovlen = parts.len();
     // SAFETY: the message points to memory that lives until the call returns.

@@ -1,8 +1,8 @@
-//! Where programs, links and maps are pinned, so that they outlive our own process.
+//! Pins of programs, links and maps, which outlive the process of `serve`.
 //!
-//! `<bpffs>/outlive/replay-v<layout>/<service>/`: mode and layout version are parts of the path, so that a
-//! later version of this program never adopts maps that it would misread. Maps of the layout before are migrated
-//! (`object/migration.rs`).
+//! `<bpffs>/outlive/replay-v<layout>/<service>/`: mode and layout version are parts of the path. So
+//! a later version of `outlive` never adopts maps of an unknown layout. Maps of the former layout
+//! are migrated (`object/migration.rs`).
 
 use std::{
     fs, io,
@@ -19,7 +19,7 @@ pub const LAYOUT_VERSION: u32 = 15 + if cfg!(feature = "next-version") { 1 } els
 /// under the same name.
 const FIRST_ADOPTED_LAYOUT: u32 = 15;
 
-/// The oldest layout that this version adopts: that before its own.
+/// The oldest layout that this version adopts: the former layout.
 const OLDEST_LAYOUT: u32 = if LAYOUT_VERSION > FIRST_ADOPTED_LAYOUT {
     LAYOUT_VERSION - 1
 } else {
@@ -118,7 +118,8 @@ impl PinDirectory {
         !self.names().is_empty()
     }
 
-    /// Directories in which pins of the same service may be that this version can adopt or remove: its own first.
+    /// Directories of the same service whose pins this version can adopt or remove: this version's
+    /// directory first.
     #[must_use]
     pub fn all(&self) -> Vec<Self> {
         let mut all = vec![self.clone(), self.staged(), self.staged_by_next()];
@@ -132,7 +133,7 @@ impl PinDirectory {
         self.exists() || self.former().is_some_and(|former| former.exists())
     }
 
-    /// Its path.
+    /// Path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
@@ -209,8 +210,8 @@ impl PinDirectory {
         })
     }
 
-    /// Remove all pins of the service, links first (so that nothing runs with half its maps),
-    /// and the directories above if they are empty. What is not there is no error.
+    /// Removes all pins of the service, links first (no program runs with half of the maps), and
+    /// the directories above if empty. Missing pins are no error.
     ///
     /// # Errors
     /// A pin exists and cannot be removed.
@@ -269,7 +270,7 @@ fn is_of_an_end(error: &io::Error) -> bool {
 
 // bpffs keeps names with a dot for itself.
 pub(crate) const LINK_PREFIX: &str = "link_";
-/// Of the names of pins that take the places of others when an adoption ends.
+/// Prefix of pins that take the places of other pins when an adoption ends.
 pub(crate) const NEXT_PREFIX: &str = "next_";
 
 /// Is this the name of a link to an interface?

@@ -80,11 +80,11 @@ impl<'cb> Ring<'cb> {
         })
     }
 
-    /// The mirror frames of a service, by its pins. The slice is one frame (`protocol::mirror`),
+    /// The mirror frames of a service, from the pins. The slice is one frame (`protocol::mirror`),
     /// perhaps followed by unused bytes.
     ///
     /// # Errors
-    /// There is no such service, or its ring cannot be mapped.
+    /// There is no such service, or the ring cannot be mapped.
     pub fn mirror(
         pins: &PinDirectory,
         each: impl FnMut(&[u8]) + 'cb,
@@ -93,19 +93,19 @@ impl<'cb> Ring<'cb> {
         Self::new(&map, each)
     }
 
-    /// Read what is there.
+    /// Reads all records of the ring.
     ///
     /// # Errors
-    /// The kernel says no.
+    /// The kernel returns an error.
     pub fn consume(&self) -> Result<(), DataplaneError> {
         self.0.consume().doing("read a ring")
     }
 
-    /// Read at most `most` records of what is there, and tell how many it was. A writer that is
-    /// as fast as the reader would keep [`Ring::consume`] from ever returning.
+    /// Reads at most `most` records, and returns the number of records. A writer as fast as the
+    /// reader would keep [`Ring::consume`] from ever returning.
     ///
     /// # Errors
-    /// The kernel says no.
+    /// The kernel returns an error.
     pub fn consume_at_most(&self, most: usize) -> Result<usize, DataplaneError> {
         let read = self.0.consume_raw_n(most);
         usize::try_from(read)
@@ -113,7 +113,7 @@ impl<'cb> Ring<'cb> {
             .doing("read a ring")
     }
 
-    /// A descriptor that becomes readable when the ring has something and its writer asks for
+    /// A descriptor that becomes readable when the ring has a record and the writer asks for
     /// attention.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {

@@ -1,6 +1,7 @@
 //! The steps of an adoption: operations whose results the kernel keeps after the death of the adopter.
 //!
-//! In the tests of this crate, an adopter is killed before any of its steps. Elsewhere a step is nothing.
+//! In the tests of this crate, an adopter is killed before any of these steps. Elsewhere a step has
+//! no effect.
 
 /// The operation that follows is a step.
 #[cfg(not(test))]
@@ -17,14 +18,14 @@ pub(crate) mod kill {
     };
 
     thread_local! {
-        /// Steps of this thread until its death.
+        /// Steps of this thread until the death.
         static STEPS_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
     }
 
     /// The death, as the payload of a panic.
     struct Killed;
 
-    /// Ends the adopter if its time has come.
+    /// Ends the adopter if no steps are left.
     pub(crate) fn begin_step() {
         match STEPS_LEFT.get() {
             Some(0) => {
@@ -35,8 +36,8 @@ pub(crate) mod kill {
         }
     }
 
-    /// Runs an adopter that is killed after so many steps; `None`: the adopter was killed. As after SIGKILL, all
-    /// descriptors are closed, and no code that handles an error runs.
+    /// Runs an adopter that is killed after `steps` steps; `None`: the adopter was killed. As after
+    /// SIGKILL, all descriptors are closed, and no code that handles an error runs.
     pub(crate) fn killed_after<T>(steps: u32, adopter: impl FnOnce() -> T) -> Option<T> {
         STEPS_LEFT.set(Some(steps));
         let result = panic::catch_unwind(AssertUnwindSafe(adopter));

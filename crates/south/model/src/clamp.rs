@@ -1,11 +1,12 @@
-//! The ACK clamp (`clamp.h`; FT-TCP IV.C and IV.F): with a log link, the client is told only of what
-//! both the server's TCP and the logger have. `stable_seq` takes the place of a higher acknowledgement
-//! number, the window grows by the difference, SACK blocks keep what is in both.
+//! The ACK clamp (`clamp.h`; FT-TCP IV.C and IV.F). With a log link, the client gets
+//! acknowledgements only of input that both the server's TCP and the logger have. `stable_seq`
+//! replaces a higher acknowledgement number, the window grows by the difference, and SACK blocks
+//! keep the common ranges.
 //!
-//! The server's TCP says once what it has, and the logger some time later that it has it, too. What
-//! then happens is the strategy ([`AckStrategy`]). In any of them a pure ACK that would bring nothing
-//! new is dropped, and (except in basic) a gap at the logger becomes a duplicate ACK at once: the
-//! client does not wait for its timer.
+//! The server's TCP acknowledges a segment once, and the logger some time later. The strategy
+//! ([`AckStrategy`]) decides how both become an ACK. In each strategy a pure ACK without news is
+//! dropped. Except in basic, a gap at the logger becomes a duplicate ACK at once: the client does
+//! not wait for the retransmission timer.
 
 use protocol::{
     link::Ack,
@@ -31,8 +32,8 @@ const DEFERRED_ACKS: usize = 8;
 const BLOCKS: usize = 4;
 
 impl Shared {
-    /// What the client may be told instead of `ack`: no more than the logger has, no less than it was
-    /// told before.
+    /// The acknowledgement to the client for `ack`: not beyond the logger's, and not below the
+    /// client's newest.
     pub(crate) fn clamped(&self, flow: &Flow, ack: SeqNumber) -> SeqNumber {
         let ack = if self.linked(flow) {
             ack.min_seq(flow.log.stable)
@@ -42,8 +43,8 @@ impl Shared {
         ack.max_seq(flow.server.ack)
     }
 
-    /// A pure ACK of the server: is it withheld? `previous` is what the server had acknowledged
-    /// before, `ack` and `window` are what the client would read.
+    /// Whether a pure ACK of the server is withheld. `previous` is the server's acknowledgement
+    /// before; the client would read `ack` and `window`.
     pub(crate) fn withholds_ack(
         &mut self,
         flow: &mut Flow,
@@ -62,8 +63,9 @@ impl Shared {
         let mut useless = segment.ack.after(previous)
             && ack == flow.server.ack
             && !edge.after(flow.server.rcv_wnd_edge);
-        // A server that repeats itself answers a client that does: it is told what it can be, or it
-        // would send the same segment for ever. It may have been told before, and not have heard it.
+        // A server that repeats an ACK answers a client that retransmits. The client gets the
+        // clamped ACK: otherwise the client would retransmit the same segment for ever. An earlier
+        // ACK may have been lost.
         let repeats = segment.ack == previous;
         let lazy = link.settings.strategy == AckStrategy::Lazy;
         if lazy && segment.ack.after(flow.log.stable) && !repeats {
@@ -74,7 +76,7 @@ impl Shared {
         useless
     }
 
-    /// A segment of the client's first server. False: it stays here.
+    /// A segment of the client's first server. False: the segment is withheld.
     pub(crate) fn egress_clamped(
         &mut self,
         packet: &mut Packet,
@@ -120,7 +122,8 @@ impl Shared {
         true
     }
 
-    /// An ACK of the logger for a connection. The acknowledgement to its client that becomes due.
+    /// Processes an ACK of the logger for a connection. Returns the acknowledgement to the client
+    /// that is due.
     pub(crate) fn on_logger_ack(
         &mut self,
         link: &Link,
@@ -131,7 +134,7 @@ impl Shared {
         if !self.linked(flow) || ack.counter <= flow.log.counter {
             return None;
         }
-        // A sign of life: not one that is played again.
+        // A sign of life of the logger: a replayed old ACK is none.
         self.counters.link_acks += 1;
         let log = &mut flow.log;
         log.counter = ack.counter;
@@ -145,8 +148,8 @@ impl Shared {
         due_ack(flow, link.settings.strategy)
     }
 
-    /// A RST for a connection that is over: the last ACK is lost, which no socket can repeat any more.
-    /// (Had the server's own last segments not been clamped, each of them would have brought it.)
+    /// A RST for a connection that is over: the last ACK was lost, and no socket can repeat the
+    /// ACK. (Without the clamp, each of the server's last segments would have brought the ACK.)
     pub(crate) fn repeat_final_ack(
         &mut self,
         packet: &mut Packet,
@@ -155,7 +158,7 @@ impl Shared {
         now_ns: u64,
     ) -> Verdict {
         self.counters.gated_out += 1;
-        // Else the logger's ACK will bring it.
+        // Otherwise the logger's ACK will bring the acknowledgement.
         let is_acked = flow.server.ack == flow.log.ack;
         if flow.log.ifindex == 0 || (self.linked(flow) && !is_acked) {
             return Verdict::Drop;
@@ -167,13 +170,13 @@ impl Shared {
         Verdict::Redirect
     }
 
-    /// The connection is over for the server, and the client knows what it had, or is not to know: so
-    /// is its record. What the client says afterwards (its FIN, if the server closed first) is between
-    /// it and the kernel.
+    /// The connection is over for the server, and the client has the last acknowledgement, or is
+    /// not to get one: the record ends. Later input (the client's FIN, if the server closed first)
+    /// concerns the client and the kernel alone.
     pub(crate) fn close_record(&mut self, flow: &mut Flow, reset: bool, now_ns: u64) {
         if flow.closed_ns != 0 && (flow.server.ack == flow.log.ack || reset) {
             let reason = CloseReason::Finished;
-            // If there is no room the sweep says so.
+            // If the ring is full, the sweep reports the end.
             flow.log.ended = self.mirror_marker(flow, FrameKind::Closed(reason), now_ns);
         }
     }
@@ -192,7 +195,8 @@ impl Shared {
         true
     }
 
-    /// Acknowledge everything before `ack` to the client, with the SACK blocks of what both have beyond.
+    /// Acknowledges all input before `ack` to the client, with SACK blocks of the ranges that
+    /// server and logger have beyond.
     pub(crate) fn send_client_ack(
         &mut self,
         packet: &mut Packet,
@@ -276,7 +280,7 @@ fn due_ack(flow: &mut Flow, strategy: AckStrategy) -> Option<SeqNumber> {
     }
 }
 
-/// What the server's TCP had received when its socket was closed.
+/// RCV.NXT of the server's TCP when the socket was closed.
 pub(crate) fn closed_rcv_nxt(flow: &Flow) -> SeqNumber {
     if flow.log.ifindex == 0 {
         return flow.server.ack;
@@ -292,14 +296,13 @@ pub(crate) fn advance_ack_sent(flow: &mut Flow, ack: SeqNumber, window: u16) {
     server.rcv_wnd_edge = server.rcv_wnd_edge.max_seq(edge);
 }
 
-/// What the client shall read in the window field when it is told `ack`. The right edge is what
-/// counts; it is kept (IV.C).
+/// The window field for an acknowledgement of `ack`. The right edge counts, and stays (IV.C).
 pub(crate) fn window_up_to(flow: &Flow, edge: SeqNumber, ack: SeqNumber) -> u16 {
     let window = edge.distance_from(ack).unwrap_or(0) >> flow.server.window_scale;
     u16::try_from(window).unwrap_or(u16::MAX)
 }
 
-/// What the server's TCP has, and how its segments travel.
+/// Observes the acknowledgement of the server's TCP, and the path of the segments.
 pub(crate) fn observe_server_ack(
     packet: &Packet,
     flow: &mut Flow,

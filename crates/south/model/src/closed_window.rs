@@ -1,24 +1,27 @@
-//! What a client hears while nobody serves it (FT-TCP IV.E.1).
+//! ACKs to a client while no host serves (FT-TCP IV.E.1).
 //!
-//! A client that is not answered sends again, less and less often, and gives up at last. One whose peer
-//! has no room for more does neither: it asks now and then whether there is some (RFC 9293 3.8.6.1), for
-//! as long as it is answered. So whoever keeps the record of a connection tells its client that all of it
-//! has arrived, and that there is no room now. When the connection is served again it is told of room at
-//! once ([`crate::window_update_ack`]), and does not wait for its next question.
+//! A client without an answer retransmits, less and less often, and gives up at last. A client of a
+//! peer with a zero window does neither: the client sends window probes (RFC 9293 3.8.6.1), for as
+//! long as the probes are answered. So the holder of a record acknowledges all recorded input to
+//! the client, with a zero window. When a host serves the connection again, a window update
+//! ([`crate::window_update_ack`]) goes out at once, and the client does not wait for the next
+//! probe.
 //!
-//! What a client makes of it depends on what it was sent that the record does not know of:
+//! The effect on a client depends on output that the record does not know:
 //!
-//! - It knows of nothing more: the segment stands at its RCV.NXT, and its window is taken. Where that is
-//!   tells what the client acknowledged, or the end of the recorded outstream, if that is later: a
-//!   short answer is recorded as a whole, and its acknowledgement often is not. (If the client had not had that
-//!   yet, the window is taken as well, and opens with what follows that.)
-//! - It has acknowledged more: the segment lies below its window, and it answers with an acknowledgement
-//!   of its own (RFC 9293 3.10.7.4), which tells where it stands. The next one is right then.
-//! - It has a timestamp that is newer than ours (RFC 7323 5.3): the segment is dropped; Linux from 6.14
-//!   on does not even answer. Nothing is lost by it.
+//! - The client has no further output: the segment stands at the client's RCV.NXT, and the client
+//!   takes the window. RCV.NXT is the client's acknowledgement or the end of the recorded
+//!   outstream, if later: a short response is recorded as a whole, and the acknowledgement often is
+//!   not. (If the client does not have that response yet, the client takes the window as well, and
+//!   opens the window with the next segment.)
+//! - The client has acknowledged more: the segment lies below the client's window. The client
+//!   answers with an acknowledgement (RFC 9293 3.10.7.4), which shows the client's numbers. The
+//!   next zero-window ACK is right then.
+//! - The client has a newer timestamp (RFC 7323 5.3): the client drops the segment; Linux from 6.14
+//!   on does not even answer. The dropped segment does no harm.
 //!
-//! Tried with Linux 6.18 (`testing/e2e/tests/closed_window.rs`): the client keeps retransmitting segments in
-//! flight when the window closes, without giving up; later writes wait for room.
+//! Tried with Linux 6.18 (`testing/e2e/tests/closed_window.rs`): a client whose window closes
+//! retransmits segments in flight without giving up; later writes wait for the window.
 
 use core::time::Duration;
 
@@ -27,19 +30,18 @@ use wire::EmitError;
 
 use crate::{fabricate::acknowledgement, restored::restored_flow};
 
-/// How far our timestamps may go beyond what the client was heard to have: far less than half of the
-/// numbers, beyond which the newer would be the older (RFC 7323 5.2). At 1 ms a tick it is 12 days.
+/// Limit of the TSval beyond the client's newest known value: far less than half of the number
+/// space, beyond which the newer value would be older (RFC 7323 5.2). With a tick of 1 ms, 12 days.
 const MOST_TICKS: u32 = 1 << 30;
 
-/// An acknowledgement of all that is recorded of a connection, with a window of 0.
+/// A zero-window ACK of the whole recorded instream of a connection.
 ///
-/// `silence` is how long nothing was heard of the client's timestamps: since `recorded.tsecr` was noted.
-/// The dead server may have sent some since then that were never echoed, one a millisecond as Linux
-/// counts; ours must not be older. A client that has taken ours echoes it, so that who serves it later
-/// learns of it.
+/// `silence` is the time since `recorded.tsecr` was recorded. The dead server may have sent timestamps since then
+/// without an echo, one a millisecond as Linux counts; the TSval of this ACK must not be older. A client that accepts
+/// the TSval echoes the value, and a later server learns the value from the echo.
 ///
-/// Whoever sends it must be the only one that speaks for the service, and the record must be whole
-/// (`summary.unprotected` is `None`) and safe: what is acknowledged is never sent again.
+/// Only the host that alone speaks for the service may send this ACK. The record must be whole (`summary.unprotected`
+/// is `None`) and safe: acknowledged input is never sent again.
 ///
 /// # Errors
 /// None in practice: the segment has no payload.

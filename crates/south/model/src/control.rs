@@ -1,4 +1,4 @@
-//! Control (`control.h`): what user space may change.
+//! Control (`control.h`): state that user space may change.
 
 use protocol::{
     Digest, DigestSeed,
@@ -14,7 +14,8 @@ use crate::{
     tolerance::Expect,
 };
 
-/// The connection with this key is not known, or not any more: another one may have its ends.
+/// The connection with this key is not known, or no longer: another connection may have the same
+/// ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("no connection {0} is known")]
 pub struct NoSuchFlow(
@@ -27,8 +28,8 @@ pub struct NoSuchFlow(
 #[error("the ring to the logger is full")]
 pub struct RingFull;
 
-/// With a log link a connection that its first server has closed stays known, for the client's last
-/// words; as long as it takes to say them a few times, ns.
+/// With a log link, a flow whose first server has closed stays for the client's last segments: long
+/// enough for some retransmissions, ns.
 const LAST_WORDS: u64 = 5_000_000_000;
 
 /// The service as a whole.
@@ -47,7 +48,7 @@ impl SouthSide {
         service.gated = true;
     }
 
-    /// A new life of the server: the gate opens for it alone.
+    /// Begins a new incarnation of the server: the gate opens for this incarnation alone.
     pub fn new_incarnation(&mut self) {
         let service = &mut self.shared.service;
         service.recovering = true;
@@ -87,15 +88,15 @@ impl SouthSide {
         }
     }
 
-    /// Which process is the server's main one.
+    /// Sets the server's main process.
     pub const fn main_process(&mut self, pid: u32) {
         self.shared.service.main_pid = pid;
     }
 
-    /// Put a barrier behind everything that was recorded so far.
+    /// Puts a barrier behind all recorded frames.
     ///
     /// # Errors
-    /// The ring has no room.
+    /// The ring has no space.
     pub fn barrier(&mut self, token: u64, now_ns: u64) -> Result<(), RingFull> {
         let none = Flow::default();
         let done = self
@@ -125,16 +126,16 @@ impl SouthSide {
     }
 }
 
-/// One connection, by its ends and its number.
+/// Changes of one connection, by ends and number.
 impl SouthSide {
     fn numbered(&mut self, key: FlowKey, id: FlowId) -> Result<&mut Flow, NoSuchFlow> {
         let flow = self.flows.get_mut(&key).filter(|flow| flow.id == id);
         flow.ok_or(NoSuchFlow(key))
     }
 
-    /// Prepare a flow for its fabricated SYN, which has the number `instream`. `outstream` is the
-    /// client-space number of the first byte that the new server will send; what it says before
-    /// `verify_end` is compared with the record.
+    /// Prepares a flow for the fabricated SYN, which has the number `instream`. `outstream` is the
+    /// client-space number of the new server's first byte. Output before `verify_end` is compared
+    /// with the record.
     ///
     /// # Errors
     /// There is no such flow.
@@ -203,11 +204,12 @@ impl SouthSide {
         flow.splice.window_scale = flow.server.window_scale;
         flow.splice.first_tsval = flow.server.tsval;
         flow.log.rcv_wnd_edge = flow.splice.rcv_wnd_edge;
-        // The determinants of its reads are stable: it has waited for that before it told where it stands.
+        // The determinants of the reads are stable: the server has waited for output commit before
+        // telling the position.
         flow.log.stable = flow.log.stable.max_seq(flow.splice.ack);
         flow.log.snd_beyond_stable &= flow.client.nxt.after(flow.log.stable);
         if flow.log.restored != Restored::Not {
-            // Its client may know that already.
+            // The client may have this acknowledgement already.
             flow.server.ack = flow.server.ack.max_seq(flow.splice.ack);
             flow.server.rcv_wnd_edge = flow.server.rcv_wnd_edge.max_seq(flow.splice.ack);
         }
@@ -215,8 +217,9 @@ impl SouthSide {
         Ok(())
     }
 
-    /// Another host's output to the client has the digest `acked`; `turn` is of the output before the part that a
-    /// replay repeats. Of a flow that was restored, and has not been spliced since; else nothing changes.
+    /// Another host's output to the client has the digest `acked`; `turn` covers the output before
+    /// the part that a replay repeats. Changes only a restored flow that has not been spliced
+    /// since.
     ///
     /// # Errors
     /// There is no such flow.
@@ -233,7 +236,8 @@ impl SouthSide {
         Ok(())
     }
 
-    /// The next request of the client waits until the server has said again what `digest` is of.
+    /// The client's next request waits until the server has repeated the output that `digest`
+    /// covers.
     ///
     /// # Errors
     /// There is no such flow.
@@ -242,7 +246,7 @@ impl SouthSide {
         Ok(())
     }
 
-    /// Know a connection from its record (see [`crate::restored_flow`]), instead of from its handshake.
+    /// Adds a flow from a record (see [`crate::restored_flow`]), instead of from a handshake.
     pub fn restore(&mut self, key: FlowKey, flow: Flow) {
         self.flows.insert(key, flow);
     }
@@ -285,8 +289,8 @@ impl SouthSide {
         Some(*key)
     }
 
-    /// Record a flow again that had lost its logger, from the client's next turn on. Returns whether
-    /// it had.
+    /// Records a flow again that had lost the logger, from the client's next request on. Returns
+    /// whether the flow had lost the logger.
     ///
     /// # Errors
     /// There is no such flow.
@@ -300,7 +304,7 @@ impl SouthSide {
         Ok(lost)
     }
 
-    /// What the replayed outstream of `flow` must look like, by chunk number.
+    /// Sets the expected replayed outstream of `flow`, by chunk number.
     pub fn expect(&mut self, flow: FlowId, chunks: impl IntoIterator<Item = (u32, Expect)>) {
         let chunks = chunks
             .into_iter()

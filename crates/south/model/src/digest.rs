@@ -9,7 +9,8 @@
 //! server with a full window would wait for ever. After two repetitions the segment leaves, and the
 //! end is compared when the server reaches the end.
 //!
-//! A third place is wherever a request of the client waits in the replay for all that the client had heard before it.
+//! A third place is each request that waits in the replay until the server has repeated all output
+//! before the request.
 
 use std::{cell::Cell, collections::BTreeMap, fmt};
 
@@ -31,7 +32,8 @@ const SAMPLE: u32 = 64;
 const UNIT: u32 = 32_768;
 /// Modulus of the polynomial whose coefficients are the chunks.
 const PRIME: u64 = (1 << 61) - 1;
-/// A logger on another machine gets a digest at least once in so many bytes, for a host that takes over.
+/// A logger on another machine gets a digest at least once in so many bytes, for a host that takes
+/// over.
 const DIGEST_INTERVAL: u32 = 65_536;
 /// Repetitions, after a timer, of a segment that waits, before the segment leaves.
 const MOST_RETRANSMITS: u8 = 2;
@@ -47,7 +49,7 @@ pub struct DigestKey {
     pub point: u64,
     /// Factor and offset that place the samples.
     pub places: [u64; 2],
-    /// What all this is made of.
+    /// Seed of the key.
     pub seed: DigestSeed,
 }
 
@@ -139,7 +141,7 @@ pub enum Comparison {
     /// No old outstream is known.
     #[default]
     None,
-    /// `now` has to become what `acked` and `sent` are.
+    /// `now` has to become equal to `acked` and `sent`.
     Due,
     /// `now` has become `sent`.
     Done,
@@ -158,7 +160,8 @@ pub struct DigestHalf {
     pub newer: Digest,
     /// At the beginning of this turn.
     pub turn: Digest,
-    /// Of what earlier servers had said before a request of the client, which waits until this is compared.
+    /// Digest of earlier servers' output before a request of the client. The request waits for the
+    /// comparison.
     pub wanted: Option<Digest>,
     /// Bytes from here on are sampled, bytes before are digested whole.
     pub sampled_from: Option<SeqNumber>,
@@ -249,7 +252,7 @@ impl DigestHalf {
         self.wanted = None;
     }
 
-    /// Of these bytes, how many lie behind what a digest is compared of.
+    /// Of these bytes, the number that lies behind the end of a digest.
     pub(crate) fn behind(&self, seq: SeqNumber, len: u32) -> u32 {
         let (from, end) = (seq.max_seq(self.sent.next), seq + len);
         let is_compared = self.comparison != Comparison::None;
@@ -257,15 +260,16 @@ impl DigestHalf {
         behind.filter(|_| is_compared).unwrap_or(0)
     }
 
-    /// Of all before this, if the server has said just that, and no samples were taken of it.
+    /// Digest of all output before `end`, if the server's output ends there, and no samples were
+    /// taken.
     pub(crate) fn whole_before(&self, end: SeqNumber) -> Option<Digest> {
         let now = self.now;
         let is_whole = self.taken && !self.is_repeating() && !self.is_sampled(now.next);
         (is_whole && now.next == end && now.base != end).then_some(now)
     }
 
-    /// A flow that was made anew: what the logger knows of what its client was sent, as far as the client has
-    /// acknowledged it; and of what a replay leaves out.
+    /// A restored flow: the logger's digest of the outstream up to the client's acknowledgement,
+    /// and the digest of the output that a replay leaves out.
     pub(crate) fn inherit_digest(
         &mut self,
         digests: Option<&Digests>,
@@ -285,8 +289,8 @@ impl DigestHalf {
         }
     }
 
-    /// The next request waits until the server has said again what this is of. (Who asks too late hears at the next
-    /// place.)
+    /// The next request waits until the server has repeated the output that `wanted` covers. (A
+    /// late question is answered at the next place.)
     pub(crate) fn want(&mut self, wanted: Digest) {
         let is_known = self.is_repeating() && self.now.base == wanted.base;
         let is_to_come = !self.now.next.after(wanted.next) && !wanted.next.after(self.sent.next);
@@ -295,7 +299,7 @@ impl DigestHalf {
         self.wanted = is_due.then_some(wanted);
     }
 
-    /// Was something else said than what a request waits for?
+    /// Whether output differs from the output that a request waits for.
     fn compare_wanted(&mut self) -> Result<(), Divergence> {
         let now = self.now;
         let reached = self.wanted.take_if(|wanted| !now.next.before(wanted.next));
@@ -327,14 +331,14 @@ impl DigestHalf {
     }
 }
 
-/// What came of a segment that was digested.
+/// Results of a digested segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Digested {
     /// From now on samples are taken.
     pub(crate) sampling_begins: bool,
-    /// What the client had been sent before the turn that begins here, if that is not recorded: a new server gets the
-    /// request that begins the turn when it has said all that again. And what it has been sent now, for a host that
-    /// takes over.
+    /// Digest of the output before the request that begins here, if that output is not recorded: a
+    /// new server gets the request after repeating this output. And the digest of the whole
+    /// outstream so far, for a host that takes over.
     pub(crate) mirrored: [Option<Digest>; 3],
 }
 
@@ -394,7 +398,8 @@ pub(crate) fn digest_output(
     let tells_turn = turn_begins.get() && !digest.is_turn_sampled && !is_recorded;
     let passes = next.0 / DIGEST_INTERVAL != digest.now.next.0 / DIGEST_INTERVAL;
     let tells = is_linked && digest.sampled_from.is_none() && passes;
-    // A record that begins with this turn needs the digest of that place, too: only so is the other one comparable.
+    // A record that begins with this request needs the digest of that place, too: without it no
+    // comparison is possible.
     let turn = digest.turn.next;
     let is_first = next.before(turn) || next.0 / DIGEST_INTERVAL == turn.0 / DIGEST_INTERVAL;
     Digested {

@@ -2,31 +2,30 @@
 //!
 //! | packet | |
 //! |---|---|
-//! | our own for the server | turned round, into this interface's ingress |
-//! | our own for the client | others |
-//! | anything of the service that would leave, when the lease is over | dropped (`fence`) |
-//! | not from a protected address:port | others |
-//! | of a gated flow or service | dropped: FIN and RST of the dying included |
-//! | RST where all was said and acknowledged | dropped; with a log link it becomes the ACK that the client may have
-//! missed |
-//! | SYN-ACK of a new connection | remembered as half-open, to the client; a flow that has the same ends still
-//! is over |
-//! | of a flow on its first server, the first RST before a word, to a client that has spoken | dropped: the kernel may
-//! not have found its socket |
-//! | of a flow on its first server | observed; the head of a turn is recorded |
-//! | of a flow being spliced, SYN-ACK | `delta_seq` and the timestamp offset follow from it; the packet itself becomes
-//! the client's third ACK and goes back up the stack |
-//! | of a flow being spliced, anything else | dropped (a RST: nobody listens yet) |
-//! | of a spliced flow, output that the client has | compared with the record, then turned into the client's
-//! acknowledgement of it |
-//! | of a spliced flow, the same again, if the client has no room for the bytes behind | as anything else: the client
-//! answers with the present window (`zero_window`) |
-//! | of a spliced flow, FIN before the end of what the client has | a contradiction like any other |
-//! | of a spliced flow, output that the client lacks and that waits for a comparison (`digest`) | dropped as if lost,
-//! so that it comes again |
-//! | of a spliced flow, pure ACK below what the client was told | withheld: the client was told more |
-//! | of a spliced flow, anything else | compared if it overlaps the record, then sequence number, timestamp and window
-//! mapped to the client's, acknowledgement never taken back |
+//! | our own for the server | redirected into this interface's ingress |
+//! | our own for the client | other packets |
+//! | any packet of the service, after the end of the lease | dropped (`fence`) |
+//! | not from a protected address:port | other packets |
+//! | of a gated flow or service | dropped: FIN and RST of the dying server included |
+//! | RST after all output was sent and acknowledged | dropped; with a log link the RST becomes the ACK that the |
+//! | | client may have missed |
+//! | SYN-ACK of a new connection | stored as half-open, to the client; an old flow with the same ends is over |
+//! | of a flow on the first server, the first RST before any output, to a client that has sent data | dropped: the |
+//! | | kernel may have missed the socket |
+//! | of a flow on the first server | observed; the head of a response is recorded |
+//! | of a flow being spliced, SYN-ACK | gives `delta_seq` and the timestamp offset; the packet becomes the client's |
+//! | | third ACK and goes back up the stack |
+//! | of a flow being spliced, any other packet | dropped (a RST: no socket listens yet) |
+//! | of a spliced flow, output that the client has | compared with the record, then turned into the client's |
+//! | | acknowledgement of the output |
+//! | of a spliced flow, a retransmission of such output, if the client's window has no space for the bytes behind | |
+//! | | as any other segment: the client answers with the present window (`zero_window`) |
+//! | of a spliced flow, FIN before the end of the client's outstream | a divergence like any other |
+//! | of a spliced flow, output that the client lacks and that waits for a comparison (`digest`) | dropped as if lost: |
+//! | | the server retransmits |
+//! | of a spliced flow, pure ACK below the client's newest | withheld: the client has a higher acknowledgement |
+//! | of a spliced flow, any other segment | compared if there is an overlap with the record; sequence number, |
+//! | | timestamp and window mapped to the client's, acknowledgement never taken back |
 
 use std::{collections::BTreeMap, net::IpAddr};
 
@@ -56,8 +55,9 @@ use crate::{
     zero_window,
 };
 
-/// Has the kernel not found the socket that is there, in the moment in which that takes the place of its request? Only
-/// the client's first words come again: a client that listens is told at once.
+/// Whether the kernel missed an existing socket at the moment in which the socket replaced its
+/// request. Only the client's first data is retransmitted: a client that listens gets the RST at
+/// once.
 fn is_lookup_race(flow: &mut Flow, segment: &Segment) -> bool {
     let first = flow.server.isn + 1;
     let is_reset = segment.has(Flags::RST) && !segment.has(Flags::ACK);
@@ -71,7 +71,7 @@ fn is_lookup_race(flow: &mut Flow, segment: &Segment) -> bool {
 }
 
 impl SouthSide {
-    /// What becomes of a packet that leaves, from the server or from ourselves.
+    /// Verdict on a packet that leaves, from the server or from `serve`.
     pub fn egress(&mut self, packet: &mut Packet, now_ns: u64) -> Verdict {
         match our_mark(packet.mark, self.shared.settings.mark) {
             Some(MARK_CLIENT_SPACE | MARK_SERVER_SPACE) => return Verdict::RedirectIngress,
@@ -111,8 +111,8 @@ impl SouthSide {
         }
     }
 
-    /// Does the server answer a SYN that came while its last connection with these ends was being
-    /// closed, or say one itself? No two sockets have the same ends.
+    /// Whether the server answers a SYN that came while the last connection with these ends was
+    /// being closed, or sends such a SYN. No two sockets have the same ends.
     fn opens_anew(&mut self, key: FlowKey, segment: &Segment, now_ns: u64) -> bool {
         let Some(flow) = self.flows.get(&key) else {
             return false;
@@ -165,8 +165,8 @@ impl SouthSide {
             && segment.has(Flags::SYN | Flags::ACK)
         {
             let options = find_options(&segment.header);
-            // Another answer than before (the request's socket expired, or its cookie did) is another
-            // connection: a logger refuses other numbers for the one that it knows.
+            // A different SYN-ACK (the request's socket expired, or the cookie did) begins another
+            // connection: a logger refuses other numbers for a known connection.
             if half_open.server.synack_seen && half_open.server.isn != segment.seq {
                 shared.replace_half_open(half_open, now_ns);
             }
@@ -194,7 +194,7 @@ impl SouthSide {
         let shared = &mut self.shared;
         let synack = segment.has(Flags::SYN | Flags::ACK);
         if shared.linked(flow) && shared.abandoned(now_ns) {
-            // Nobody would recover it any more.
+            // No supervisor would recover the connection any more.
             shared.lose_protection(key, flow, UnprotectedReason::LoggerLost, now_ns);
         }
         if shared.settings.link
@@ -277,7 +277,7 @@ impl SouthSide {
         }
         let verdict =
             shared.egress_spliced(packet, &key, flow, segment, &options, (repeated, now_ns));
-        // Of all that is withheld only what the fence keeps has bytes.
+        // Of all withheld segments only the segments kept by the fence have bytes.
         if matches!(verdict, Verdict::Next | Verdict::Withheld) {
             shared.digest_output(expected, packet, flow, segment, (seq, now_ns));
         }
@@ -290,8 +290,8 @@ impl SouthSide {
 }
 
 impl Shared {
-    /// FT-TCP IV.E.4, where the deltas come from. The window scale of the new server may differ,
-    /// too: windows are mapped one by one.
+    /// FT-TCP IV.E.4: computes the deltas. The window scale of the new server may differ, too:
+    /// windows are mapped separately.
     fn egress_spliced_synack(
         &mut self,
         packet: &mut Packet,
@@ -322,8 +322,9 @@ impl Shared {
         self.self_ack(packet, flow, segment, options, segment.seq + 1)
     }
 
-    /// What leaves for the client, or would if the client had not got it already, or the lease were not over: what the
-    /// fence keeps comes again only where the client finds it missing, behind what follows.
+    /// Digests output that leaves for the client, or would leave without the fence, or that the
+    /// client already has. The server retransmits fenced output only where the client misses the
+    /// output, behind later output.
     fn digest_output(
         &mut self,
         expected: &BTreeMap<(FlowId, u32), Expect>,
@@ -342,7 +343,8 @@ impl Shared {
         }
     }
 
-    /// Does the client lack this, and is what lies behind it to be compared first?
+    /// Whether the client lacks this segment, and output behind the segment is to be compared
+    /// first.
     fn waits_for_digest(&self, flow: &mut Flow, segment: &Segment, repeated: bool) -> bool {
         let is_said = segment.sequence_len() > 0 && !segment.has(Flags::RST);
         let seq = segment.seq + flow.splice.delta_seq;
@@ -350,7 +352,7 @@ impl Shared {
         is_said && !client_has(flow, segment) && flow.digest.waits(seq, acked, repeated)
     }
 
-    /// As if it were lost, but for what the client has of it.
+    /// Treats the segment as lost, except for the part that the client has.
     fn hold(
         &mut self,
         packet: &mut Packet,
@@ -397,7 +399,7 @@ impl Shared {
             return Verdict::Withheld;
         }
         if self.fenced(now_ns) {
-            // Not before: what stays here goes on.
+            // Checked late: segments that do not leave are processed while the fence is closed.
             return self.refuse_fenced();
         }
         let Some(header) = self.translated_out(packet, key, flow, segment, options, now_ns) else {
@@ -408,7 +410,7 @@ impl Shared {
         Verdict::Next
     }
 
-    /// The header as the client shall see it; `None`: it shall not.
+    /// The header for the client; `None`: the segment is withheld.
     fn translated_out(
         &mut self,
         packet: &Packet,
@@ -423,8 +425,9 @@ impl Shared {
         let reset = segment.has(Flags::RST);
         let acknowledges = segment.sequence_len() == 0 && segment.seq == flow.splice.nxt;
         if reset || acknowledges {
-            // In the middle of a replay a RST or an acknowledgement would lie below the client's window, and the
-            // client would ignore it. (A probe lies there on purpose: the client answers.)
+            // In the middle of a replay a RST or an acknowledgement would lie below the client's
+            // window, and the client would ignore the segment. (A probe lies there on purpose: the
+            // client answers.)
             seq = seq.max_seq(flow.client.ack);
         }
         write(&mut header, SEQ, seq.0.to_be_bytes());
@@ -462,9 +465,10 @@ impl Shared {
         Some(header)
     }
 
-    /// A RST for a connection that both sides have ended and acknowledged: the answer to a straggler,
-    /// perhaps one of ours. With a log link the client may not have been told yet; it will be when it
-    /// is logged. A server that ends one with a RST, because it has not read all, is to be heard.
+    /// A RST for a connection that both sides have ended and acknowledged: the answer to a late
+    /// segment, perhaps from `serve`. With a log link the last ACK may not have reached the client
+    /// yet, and follows after logging. A RST of a server that closes with unread input must reach
+    /// the client.
     fn is_afterthought(&self, flow: &Flow, segment: &Segment) -> bool {
         let acknowledged = if self.settings.link {
             closed_rcv_nxt(flow)
@@ -478,8 +482,8 @@ impl Shared {
             && flow.client.nxt == acknowledged
     }
 
-    /// Turn a segment of the server into the client's pure ACK of everything before `ack`, and send
-    /// it back up: the server is told what the client would tell it. Server space.
+    /// Turns a segment of the server into the client's pure ACK of all output before `ack`, and
+    /// sends the ACK back up, as if from the client. Server space.
     fn self_ack(
         &self,
         packet: &mut Packet,
@@ -530,7 +534,7 @@ fn self_ack_header(flow: &Flow, segment: &Segment, options: &Options, ack: SeqNu
     header
 }
 
-/// Exchange source and destination of the network header, and make `header` all that it carries.
+/// Exchanges source and destination of the network header, and makes `header` the only payload.
 fn turn(bytes: &mut Vec<u8>, network: &Network, header: &[u8]) {
     if network.v6 {
         bytes.truncate(V6_HEADER); // a super-segment has a jumbo header behind it
@@ -538,7 +542,7 @@ fn turn(bytes: &mut Vec<u8>, network: &Network, header: &[u8]) {
         bytes.truncate(network.tcp_offset);
     }
     bytes.extend_from_slice(header);
-    // Both fit: a header is at most 60 bytes, before it stand at most 60 of IPv4.
+    // Both fit: a TCP header has at most 60 bytes, and the IPv4 header before has at most 60.
     let length = if network.v6 {
         header.len()
     } else {
@@ -598,7 +602,7 @@ pub(crate) fn advance_snd_nxt(server: &mut ServerHalf, end: SeqNumber) {
     }
 }
 
-/// The first server's segment, as the client will see it.
+/// Observes a segment of the first server, as the client will get the segment.
 fn observe_server(flow: &mut Flow, segment: &Segment, options: &Options) {
     if segment.has(Flags::RST) {
         return;
@@ -615,7 +619,7 @@ fn observe_server(flow: &mut Flow, segment: &Segment, options: &Options) {
     }
 }
 
-/// The window in bytes; never scaled in a SYN (RFC 7323 2.2), also when it is sent again.
+/// The window in bytes; never scaled in a SYN (RFC 7323 2.2), also in a retransmission.
 pub(crate) fn window_of(segment: &Segment, scale: u8) -> u32 {
     let scale = if segment.has(Flags::SYN) { 0 } else { scale };
     u32::from(segment.window) << scale
@@ -626,7 +630,7 @@ fn client_has(flow: &Flow, segment: &Segment) -> bool {
     !(segment.end() + flow.splice.delta_seq).after(flow.client.ack)
 }
 
-/// Does this become the client's acknowledgement of it?
+/// Whether this segment becomes the client's acknowledgement of the segment.
 fn is_self_acked(flow: &Flow, segment: &Segment, repeated: bool) -> bool {
     segment.sequence_len() > 0
         && !segment.has(Flags::RST)
@@ -635,8 +639,8 @@ fn is_self_acked(flow: &Flow, segment: &Segment, repeated: bool) -> bool {
         && !(repeated && zero_window::sent_beyond_window(flow))
 }
 
-/// What lies further apart than half of the sequence space is in no order (RFC 9293 3.4): the end of what was
-/// compared stays as near behind what the server says as a segment that comes again can be.
+/// Numbers more than half of the sequence space apart have no order (RFC 9293 3.4). So the end of
+/// the comparison stays as near behind the server's newest output as a retransmission can be.
 fn bound_verify_end(flow: &mut Flow) {
     let nxt = flow.splice.nxt + flow.splice.delta_seq;
     let behind = nxt.distance_from(flow.verify.end);
@@ -648,7 +652,7 @@ fn bound_verify_end(flow: &mut Flow) {
 /// RFC 7323 2.3.
 pub(crate) const LARGEST_WINDOW: u32 = 1 << 30;
 
-/// What the new server has received and offers, server space.
+/// Observes acknowledgement and window of the new server, server space.
 fn observe_new_server(flow: &mut Flow, segment: &Segment) {
     if segment.has(Flags::RST) {
         return;
@@ -659,13 +663,14 @@ fn observe_new_server(flow: &mut Flow, segment: &Segment) {
     splice.rcv_wnd_edge = splice.rcv_wnd_edge.max_seq(segment.ack + window);
 }
 
-/// A FIN that acknowledges more than the client was told: most likely the client's own FIN, and no socket
-/// of the server could say so later. The client may have this FIN, and then takes the segment for a copy.
+/// A FIN that acknowledges more than the client's newest ACK: most likely the client's own FIN, and
+/// no socket of the server could acknowledge later. The client may have this FIN, and then takes
+/// the segment for a duplicate.
 fn ends_with_news(flow: &Flow, segment: &Segment) -> bool {
     segment.has(Flags::FIN) && segment.ack.after(flow.server.ack)
 }
 
-/// A byte where nobody knows what the client has heard.
+/// Output at a place where the client has unrecorded output.
 fn verify_unheard(flow: &mut Flow, segment: &Segment, seq: SeqNumber) -> Result<(), Divergence> {
     let Some(at) = flow.contradicts_unrecorded(segment, seq) else {
         return Ok(());
@@ -674,13 +679,14 @@ fn verify_unheard(flow: &mut Flow, segment: &Segment, seq: SeqNumber) -> Result<
     Err(Divergence(at))
 }
 
-/// A FIN in the middle of what the client was sent contradicts the record: the client would wait
-/// for ever for what it was promised, and the server would take its silence for consent. (At the
-/// end of what was sent, only `verify.end` tells a wrong FIN from one that is sent again.)
+/// A FIN before the end of the client's outstream contradicts the record: the client would wait for
+/// ever for the promised output, and the server would take the silence for consent. (At the end of
+/// the outstream, only `verify.end` tells a wrong FIN from a retransmitted FIN.)
 fn verify_end(flow: &mut Flow, segment: &Segment) -> Result<(), Divergence> {
     let end = segment.end() + flow.splice.delta_seq;
     let fin = segment.has(Flags::FIN) && !segment.has(Flags::RST);
-    // What the client has heard by its next words counts as recorded, with the end of the server.
+    // Output that the client has acknowledged with the next input counts as recorded, with the end
+    // of the server.
     let inside = (end - 1).before(flow.verify.end) && !flow.repeats_fin(end);
     let early = end.before(flow.server.nxt) || inside;
     if fin && (early || flow.digest.is_repeating()) {

@@ -1,5 +1,5 @@
-//! Segments that we make ourselves: what a recovery sends to the new server in the client's name,
-//! and to the client in the server's.
+//! Fabricated segments: in a recovery, segments to the new server in the client's name, and to the
+//! client in the server's name.
 
 use std::net::SocketAddr;
 
@@ -10,12 +10,12 @@ use crate::flow::Flow;
 const SYN_FLAGS: Flags = Flags::SYN.union(Flags::ECE).union(Flags::CWR);
 const TIMESTAMPS_LEN: usize = 12;
 
-/// The client's SYN for the new server (FT-TCP IV.E.3): its own options with its newest TSval,
-/// and the sequence number before the first byte of the replay, so that the server takes the
-/// numbers that the client uses. Its checksum is left to the receiver of an injected frame.
+/// The client's SYN for the new server (FT-TCP IV.E.3): the client's own options with the newest
+/// TSval. The sequence number is the number before the first byte of the replay, so that the server
+/// uses the client's numbers. The receiver of an injected frame computes the checksum.
 ///
 /// # Errors
-/// The recorded options are no options: a bug of ours.
+/// The recorded options are no options: a bug of `outlive`.
 pub fn fabricated_syn(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
     let mut options = flow.syn_options.clone();
     replace_timestamps(&mut options, flow.client.tsval, 0);
@@ -50,8 +50,8 @@ pub fn replayed_segment(
     from_client(key, flow, (seq, flags), payload)
 }
 
-/// The client's window and acknowledgement as they are now: the end of a replay, after which the
-/// self-ACKs' window means nothing any more.
+/// The client's present window and acknowledgement: after the end of a replay, the window of
+/// self-ACKs is obsolete.
 ///
 /// # Errors
 /// None in practice: the segment has no payload.
@@ -60,9 +60,10 @@ pub fn window_update(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> {
     from_client(key, flow, numbers, &[])
 }
 
-/// RSTs that end the client's connection (RFC 9293 3.5.2): at what it acknowledged last, and at
-/// the end of what it was sent, because its RCV.NXT is one of them unless segments are on the way.
-/// (Any other is answered with a challenge, RFC 5961 3.2, which meets an ordinary RST.)
+/// RSTs that end the client's connection (RFC 9293 3.5.2): at the client's last acknowledgement,
+/// and at the end of the outstream. The client's RCV.NXT is one of both unless segments are on the
+/// way. (The client answers any other number with a challenge, RFC 5961 3.2, and gets an ordinary
+/// RST for the challenge.)
 ///
 /// # Errors
 /// None in practice.
@@ -143,13 +144,14 @@ pub fn zero_window_ack(key: FlowKey, flow: &Flow) -> Result<Vec<u8>, EmitError> 
     acknowledgement(key, flow, (flow.server.ack, 0), flow.client.tsval)
 }
 
-/// An acknowledgement of all that the server's TCP has, for a client that was told less because its
-/// logger had not answered (FT-TCP IV.C), and is not to wait for that any more. `None`: it knows.
+/// An acknowledgement of all input that the server's TCP has, for a client with a lower
+/// acknowledgement because the logger had not answered (FT-TCP IV.C). The client no longer waits
+/// for the logger. `None`: the client has the acknowledgement.
 ///
 /// # Errors
 /// None in practice: the segment has no payload.
 pub fn released_ack(key: FlowKey, flow: &Flow) -> Result<Option<Vec<u8>>, EmitError> {
-    // Without a link nothing is known of what the server's TCP has, and 0 is a number like any other.
+    // Without a link the acknowledgement of the server's TCP is unknown, and 0 is a valid number.
     let never_linked = flow.log.ifindex == 0;
     if never_linked || !flow.log.ack.after(flow.server.ack) {
         return Ok(None);
@@ -162,7 +164,7 @@ pub fn released_ack(key: FlowKey, flow: &Flow) -> Result<Option<Vec<u8>>, EmitEr
     acknowledgement(key, flow, (flow.log.ack, room), flow.log.tsecr).map(Some)
 }
 
-/// A pure ACK of the server, with room for so many bytes.
+/// A pure ACK of the server, with a window of `room` bytes.
 pub(crate) fn acknowledgement(
     key: FlowKey,
     flow: &Flow,

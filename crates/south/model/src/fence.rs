@@ -1,13 +1,14 @@
-//! Self-fencing (`fence.h`): a host whose lease is over says nothing more in the name of the service.
+//! Self-fencing (`fence.h`): after the end of the lease, a host sends no packet in the name of the
+//! service.
 //!
 //! | packet | |
 //! |---|---|
-//! | from a protected address:port, RSTs and what was made here included | dropped, or withheld |
-//! | anything else from a protected address, but for what goes to the logger | dropped |
-//! | ARP in the name of a protected address, a neighbour advertisement of one | dropped |
-//! | turned round on its way to the server's TCP; a copy for the logger | passes |
+//! | from a protected address:port, RSTs and fabricated segments included | dropped, or withheld |
+//! | any other packet from a protected address, except packets to the logger | dropped |
+//! | ARP in the name of a protected address, a neighbour advertisement of such an address | dropped |
+//! | redirected on the way to the server's TCP; a mirrored segment | passes |
 //!
-//! The gate has no say in this, nor has the heartbeat.
+//! Neither gate nor heartbeat changes these verdicts.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,7 +18,7 @@ use crate::{
 };
 
 const ICMP_V6: u8 = 58;
-/// Its protocol address, in an ARP packet for Ethernet (RFC 826).
+/// The sender's protocol address in an ARP packet for Ethernet (RFC 826).
 const ARP_SENDER: usize = 14;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 
@@ -32,14 +33,14 @@ impl Shared {
         Verdict::Drop
     }
 
-    /// A segment of the service that may not leave. (The programs drop one that its socket has sent
-    /// before, so that the socket tries again soon; the model knows no sockets.)
+    /// A segment of the service that may not leave. (The programs drop a segment that the socket
+    /// has sent before, so that the socket retransmits soon; the model has no sockets.)
     pub(crate) const fn refuse_fenced(&mut self) -> Verdict {
         self.counters.fenced += 1;
         Verdict::Withheld
     }
 
-    /// What becomes of a packet that is no segment from a protected address:port.
+    /// Verdict on a packet that is no segment from a protected address:port.
     pub(crate) fn fence_other(&mut self, packet: &Packet, now_ns: u64) -> Verdict {
         if self.fenced(now_ns) && self.is_in_our_name(&packet.bytes) {
             self.drop_fenced()
@@ -69,7 +70,8 @@ impl Shared {
     }
 }
 
-/// Source and destination; of ARP (whose first byte is no version's) the sender, to nobody.
+/// Source and destination. Of ARP (the first byte is no IP version) the sender, and an unspecified
+/// destination.
 fn ends(bytes: &[u8]) -> Option<(IpAddr, IpAddr)> {
     Some(match bytes.first()? >> 4 {
         0 => (

@@ -2,34 +2,32 @@
 //!
 //! | packet | |
 //! |---|---|
-//! | not for a protected address:port | others |
+//! | not for a protected address:port | other packets |
 //! | our own, server space | the server's TCP, untouched |
 //! | our own, client space | translated, to the server's TCP |
-//! | SYN of a new connection | remembered as half-open, to the server; one that an earlier life has answered is
-//! dropped while a recovery is under way, and for a second |
-//! | first segment that acknowledges the server's SYN-ACK | the half-open connection becomes a flow; "opened" is
-//! recorded first: no room, no delivery |
-//! | of no known connection | the server's TCP (which resets it), but dropped while a recovery is under way: it may
-//! belong to a connection that is being recovered |
-//! | of a flow whose server is gone (gated) | what it shows of the client is observed, its bytes recorded;
-//! dropped |
-//! | of a flow, with payload or FIN | recorded first; no room, no delivery |
-//! | of a flow on its first server | the server's TCP |
-//! | of a flow that was made anew from its record | nothing is believed before the client has shown that the record is
-//! whole (`restored`) |
-//! | of a spliced flow, FIN of a client that has heard more than the new server has said | dropped: it comes again
-//! when the server, too, is there |
-//! | of a spliced flow, new payload of a client that has heard more than the new server has said | recorded, and
-//! dropped: the replay gives it |
-//! | of a spliced flow, in a replay: a segment before the number that the client was told | dropped: the record has
-//! the bytes |
-//! | of a spliced flow, beyond the window of the new server | payload or FIN dropped; an acknowledgement alone is given
-//! the number of the window's edge |
-//! | of a flow spliced to a later server | acknowledgement number, SACK blocks and echoed timestamp mapped to the new
-//! server's, then on; of a client without room the last acknowledgement is held back (`zero_window`) |
+//! | SYN of a new connection | stored as half-open, to the server; if an earlier incarnation has answered the SYN: |
+//! | | dropped while a recovery is under way, and for a second |
+//! | first segment that acknowledges the server's SYN-ACK | the half-open connection becomes a flow; "opened" is |
+//! | | recorded first: no space, no delivery |
+//! | of no known connection | the server's TCP, which resets; dropped while a recovery is under way: the segment may |
+//! | | belong to a connection that is being recovered |
+//! | of a flow whose server is gone (gated) | client state observed, bytes recorded; dropped |
+//! | of a flow, with payload or FIN | recorded first; no space, no delivery |
+//! | of a flow on the first server | the server's TCP |
+//! | of a restored flow | ignored before the client has shown that the record is whole (`restored`) |
+//! | of a spliced flow, FIN of a client that has more output than the new server has sent | dropped: the client |
+//! | | retransmits the FIN when the server is there, too |
+//! | of a spliced flow, new payload of a client that has more output than the new server has sent | recorded, and |
+//! | | dropped: the replay delivers the payload |
+//! | of a spliced flow, in a replay: a segment before the number acknowledged to the client | dropped: the record has |
+//! | | the bytes |
+//! | of a spliced flow, beyond the window of the new server | payload or FIN dropped; a pure ACK gets the number of |
+//! | | the window's edge |
+//! | of a flow spliced to a later server | acknowledgement number, SACK blocks and echoed timestamp mapped to the new |
+//! | | server's, then on; with a zero window, the last acknowledgement is held back (`zero_window`) |
 //!
-//! What a segment tells about the client is believed only if the server's TCP would believe it
-//! (RFC 9293 3.10.7.4, as Linux checks it), or a stranger could spoil what recovery relies on.
+//! A segment changes the client state only if the server's TCP would accept the segment (RFC 9293
+//! 3.10.7.4, as Linux checks). Otherwise an attacker could falsify state that recovery relies on.
 
 use protocol::mirror::{CloseReason, FrameKind};
 use types::UnprotectedReason;
@@ -48,7 +46,7 @@ use crate::{
 };
 
 impl SouthSide {
-    /// What becomes of a packet that arrives, from the network or from ourselves.
+    /// Verdict on a packet that arrives, from the network or from `serve`.
     pub fn ingress(&mut self, packet: &mut Packet, now_ns: u64) -> Verdict {
         let ours = our_mark(packet.mark, self.shared.settings.mark);
         if self.shared.settings.link && Network::parse(&packet.bytes).is_none() {
@@ -88,8 +86,8 @@ impl SouthSide {
             && segment.sequence_len() == 0
             && self.shared.linked(flow)
         {
-            // The logger hears that somebody is there: of handshakes that nobody completes it forgets
-            // the oldest. If this is lost, the client's first words will tell.
+            // The logger learns that a client is there: the logger drops the oldest unfinished
+            // handshakes. If this SEGMENT is lost, the client's first input does the same.
             self.shared
                 .link_instream(packet, key, flow, &segment, now_ns);
         }
@@ -105,7 +103,7 @@ impl SouthSide {
         let network = Network::parse(&packet.bytes)?;
         let (client, server) = network.ends(&packet.bytes)?;
         let key = FlowKey::new(client, server);
-        // What the server has opened itself begins at any port.
+        // A connection that the server has opened begins at any port.
         let ours = self.shared.is_endpoint(server) || self.flows.contains_key(&key);
         ours.then_some((network, key))
     }
@@ -120,7 +118,7 @@ impl SouthSide {
         let Some(flow) = self.flows.get_mut(&key) else {
             return Verdict::Drop;
         };
-        // What the server has closed would answer with a RST.
+        // A connection that the server has closed would answer with a RST.
         let takes = flow.mode == Mode::Spliced
             && !flow.server_closing
             && !self.shared.flow_gated(flow, now_ns);
@@ -131,7 +129,7 @@ impl SouthSide {
         self.shared.translate_in(packet, flow, segment, &options)
     }
 
-    /// Can this SYN begin a connection? The ports of one that is over are used again.
+    /// Whether this SYN can begin a connection. The ports of a finished connection are used again.
     fn may_open(&mut self, key: FlowKey, syn: &Segment, now_ns: u64) -> bool {
         let Some(flow) = self.flows.get(&key) else {
             return true;
@@ -140,8 +138,8 @@ impl SouthSide {
             self.evict(key, now_ns);
             return true;
         }
-        // The flow may be of a connection that is over: its socket is gone before we are told. The
-        // server's TCP knows, and a SYN-ACK says so (`opens_anew`).
+        // The connection of this flow may be over: the socket is gone before the event arrives. The
+        // server's TCP knows, and a SYN-ACK shows the end (`opens_anew`).
         syn.seq != flow.client.isn && !self.shared.flow_stands_still(flow, now_ns)
     }
 
@@ -173,8 +171,8 @@ impl SouthSide {
             .get_mut(&key)
             .filter(|half_open| half_open.server.synack_seen && half_open.client.isn == segment.seq)
             .map(|half_open| (half_open.incarnation, half_open.given_ns));
-        // If it was an earlier life that answered, the client's ACK may be on its way, and a second
-        // answer would contradict the first. The client tries again.
+        // If an earlier incarnation answered, the client's ACK may be on the way, and a second
+        // answer would contradict the first. The client retransmits the SYN.
         let is_contradicted = answered.is_some_and(|(life, first_ns)| {
             life != incarnation && self.shared.answer_is_awaited(first_ns, now_ns)
         });
@@ -203,12 +201,13 @@ impl SouthSide {
         Verdict::Next
     }
 
-    /// A segment of no flow: the last step of a handshake that we saw begin? It need not be the
-    /// third ACK: that may be lost, or come after data. What the server's TCP takes for the end of
-    /// the handshake must be one here, or the record would begin with a hole.
+    /// A segment of no flow may be the last step of a handshake whose beginning was seen. The
+    /// segment need not be the third ACK: that ACK may be lost, or come after data. Any end of the
+    /// handshake for the server's TCP must be an end here, too: otherwise the record would begin
+    /// with a gap.
     ///
-    /// False: the record cannot be opened now. As with what is recorded later, the server must not
-    /// have the segment then; one of the two ends will send its part of the handshake again.
+    /// False: the record cannot be opened now. As with later input, the server must not get the segment then; client
+    /// or server retransmits the last step of the handshake.
     fn promote(&mut self, key: FlowKey, segment: &Segment, ifindex: u32, now_ns: u64) -> bool {
         let Some(half_open) = self.half_open.get_mut(&key) else {
             return true;
@@ -221,7 +220,8 @@ impl SouthSide {
         }
         let shared = &mut self.shared;
         if half_open.id == FlowId(0) {
-            // Else a logger knows it by its number already, or this is not the first try.
+            // Otherwise a logger knows the handshake by the number already, or this is not the
+            // first try.
             half_open.id = FlowId(shared.service.next_flow_id);
             shared.service.next_flow_id += 1;
         }
@@ -258,8 +258,8 @@ impl SouthSide {
         if !opened {
             shared.lose_protection(key, &mut flow, UnprotectedReason::MirrorLost, now_ns);
         }
-        // Its server died while the client's ACK was on the way, and the others may have been
-        // spliced already.
+        // The server died while the client's ACK was on the way, and the other connections may have
+        // been spliced already.
         if flow.incarnation != shared.service.incarnation {
             let flow_id = flow.id;
             shared.emit(EventKind::Late { key, flow: flow_id }, now_ns);
@@ -270,18 +270,20 @@ impl SouthSide {
     }
 }
 
-/// Less than the initial retransmission timeout (RFC 6298 2.1), ns: a client that has had no answer sends its SYN
-/// again no sooner, and one that comes again before is the network's copy.
+/// Less than the initial retransmission timeout (RFC 6298 2.1), ns: a client without an answer
+/// retransmits the SYN later. An earlier SYN is a duplicate of the network.
 const FIRST_TIMEOUT: u64 = 900_000_000;
 
 impl Shared {
-    /// An earlier life has answered a SYN that came then. May its client still be about to acknowledge that?
+    /// Whether a client may still be about to acknowledge the answer of an earlier incarnation to a
+    /// SYN at `first_ns`.
     fn answer_is_awaited(&self, first_ns: u64, now_ns: u64) -> bool {
         let is_copy = now_ns.saturating_sub(first_ns) < FIRST_TIMEOUT;
         (self.service.recovering || is_copy) && !self.abandoned(now_ns)
     }
 
-    /// A handshake begins anew: a logger that knows it by its number is told that it will not be.
+    /// A handshake begins again: the logger that knows the handshake by number learns that the
+    /// handshake will not finish.
     pub(crate) fn replace_half_open(&mut self, half_open: &mut Flow, now_ns: u64) {
         if self.settings.link && half_open.id != FlowId(0) {
             let reason = CloseReason::Evicted;
@@ -328,14 +330,14 @@ impl Shared {
         let brings = segment.sequence_len() > 0 && segment.end().after(flow.server.ack);
         let mut recorded = true;
         if brings && believable(flow, segment) && flow.mode != Mode::Diverged {
-            // Whoever speaks after having heard everything may begin a turn.
+            // A client that sends after receiving all output may begin a request.
             if flow.client.ack == flow.server.nxt {
                 self.begin_head(flow);
                 if answer {
                     self.protect_again(key, flow, segment, now_ns);
                 }
             }
-            // At the gate, too: what the replay brings along need not wait for the client's
+            // Recorded while gated, too: bytes in the replay need not wait for the client's
             // retransmission timer, which doubles with each try.
             recorded = self.mirror_instream(packet, key, flow, segment, now_ns);
         } else if self.is_progress(flow, segment) {
@@ -357,10 +359,10 @@ impl Shared {
         }
     }
 
-    /// What a client says that has heard more than the new server has said so far is recorded, and the replay gives it
-    /// to the server when that has said again all that the client was sent, and nothing else: nothing is executed for
-    /// a connection that is going to be lost. What the server has already has no time to lose; a socket that was made
-    /// at the client's numbers has nothing to say again.
+    /// New input of a client that has more output than the new server has sent. The input is
+    /// recorded. The replay delivers the input after the server has repeated the client's whole
+    /// outstream exactly: the server executes no request of a connection that is going to be lost.
+    /// Input that the server already has need not wait. A grafted socket has no output to repeat.
     fn payload_precedes_repeat(&self, flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
         let end = segment.seq + length32(segment.payload_len);
         let brings = segment.payload_len > 0 && end.after(flow.splice.ack);
@@ -375,9 +377,9 @@ impl Shared {
             && !self.abandoned(now_ns)
     }
 
-    /// An earlier server may have read this, and nobody have recorded it: what the client has heard may be the answer
-    /// to it, and the client alone has it. (What it says behind that in the same segment has to wait: the replay gives
-    /// both, unless nothing is recorded any more.)
+    /// An earlier server may have read this input without a record: the client's outstream may
+    /// contain the response, and only the client has the input. (Later input in the same segment
+    /// has to wait: the replay delivers both, unless recording has ended.)
     fn may_have_been_read(&self, flow: &Flow, seq: SeqNumber, end: SeqNumber) -> bool {
         let log = &flow.log;
         let last = match flow.unprotected {
@@ -390,10 +392,10 @@ impl Shared {
         self.settings.link && end.after(log.stable) && was_read
     }
 
-    /// A flow that lost its logger, and has one again: the record can begin where the client says
-    /// what comes after all that it and the server have said so far, if it had an answer to all that.
-    /// Without one it may be in the middle of its request, and a later server would hear the rest of it
-    /// alone.
+    /// A flow that lost the logger, and has a logger again. The record can begin at the first new
+    /// input after all input and output so far, if all earlier input was answered. Otherwise the
+    /// client may be in the middle of a request, and a later server would get only the rest of the
+    /// request.
     fn protect_again(&mut self, key: FlowKey, flow: &mut Flow, segment: &Segment, now_ns: u64) {
         let (instream, outstream) = (segment.seq, flow.server.nxt);
         if flow.unprotected != Some(UnprotectedReason::AwaitsTurn)
@@ -480,8 +482,8 @@ impl Shared {
     }
 }
 
-/// The client may have acknowledged more than the new server has said so far; but what it cannot
-/// have heard from anyone stays invalid.
+/// The client may have acknowledged more than the new server has sent so far; an acknowledgement of
+/// output that no server has sent stays invalid.
 fn acknowledgement_in(flow: &Flow, ack: SeqNumber) -> SeqNumber {
     let mapped = ack - flow.splice.delta_seq;
     if mapped.after(flow.splice.nxt) && !ack.after(flow.server.nxt) {
@@ -491,21 +493,21 @@ fn acknowledgement_in(flow: &Flow, ack: SeqNumber) -> SeqNumber {
     }
 }
 
-/// How long the new server may take to say again what the client had heard, ns.
+/// Time for the new server to repeat the client's outstream, ns.
 const FIN_PATIENCE: u64 = 30_000_000_000;
 
-/// What the client says may have been answered by its dead host: it is recorded, and the replay gives it to the server.
+/// The dead host may have answered this input: the input is recorded, and the replay delivers the
+/// input.
 fn waits_for_server(flow: &Flow, segment: &Segment) -> bool {
     flow.is_doubted(segment) && !segment.has(Flags::RST)
 }
 
-/// An earlier server may have offered the client a window that ends far behind the window of the new server. A
-/// segment beyond the new window is of no use to the new server's TCP (RFC 9293 3.10.7.4), and misleads a connection
-/// tracker.
+/// An earlier server may have offered the client a window that ends far behind the window of the
+/// new server. The new server's TCP cannot use a segment beyond the new window (RFC 9293 3.10.7.4),
+/// and a connection tracker is misled.
 ///
-/// In a replay a segment that crosses the edge stays here, too: the replay gives its bytes to the server, and the
-/// answer of the server's TCP would be withheld. Later the answer is needed: without it the client does not learn that
-/// the window is closed.
+/// In a replay a segment that crosses the edge is dropped, too: the replay delivers the bytes, and the answer of the
+/// server's TCP would be withheld. Later the answer is needed: only the answer tells the client of the zero window.
 fn overshoots(flow: &Flow, segment: &Segment) -> bool {
     let brings = segment.sequence_len() > 0 && !segment.has(Flags::RST);
     let is_replaying = flow.splice.ack.before(flow.server.ack);
@@ -531,11 +533,11 @@ fn lags(flow: &Flow, segment: &Segment) -> bool {
         && segment.end().before(flow.server.ack)
 }
 
-/// The end of an instream whose client has heard more than the new server has said so far. The
-/// first server had said all that before it heard the end; one that hears it earlier takes the
-/// client for gone, and stops in the middle of its answer (nginx does). The client sends it again.
-/// But a server that never says it again must hear the end at last: it will close, too early, and
-/// the client is reset then, instead of waiting in vain.
+/// The FIN of a client that has more output than the new server has sent. The first server had sent
+/// all this output before the FIN. A server that gets the FIN earlier takes the client for gone,
+/// and stops in the middle of a response (nginx does). The client retransmits the FIN. But a server
+/// that never repeats the output must get the FIN in the end: the server closes too early, and the
+/// client is reset instead of waiting in vain.
 fn fin_precedes_repeat(flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
     flow.mode == Mode::Spliced
         && now_ns - flow.given_ns < FIN_PATIENCE
@@ -545,13 +547,13 @@ fn fin_precedes_repeat(flow: &Flow, segment: &Segment, now_ns: u64) -> bool {
         && !segment.ack.after(flow.server.nxt)
 }
 
-/// RFC 9293 3.10.7.4, first check, as Linux does it.
+/// RFC 9293 3.10.7.4, first check, as Linux does this check.
 fn in_window(flow: &Flow, segment: &Segment) -> bool {
     !segment.end().before(flow.server.ack) && !segment.seq.after(flow.server.rcv_wnd_edge)
 }
 
-/// Whether the server's TCP would take anything from this segment: a SYN is challenged (RFC 5961
-/// 4.2), no ACK flag or an acknowledgement of what was never sent means drop.
+/// Whether the server's TCP would accept any part of this segment: a SYN is challenged (RFC 5961
+/// 4.2); a segment without ACK flag, or with an acknowledgement of unsent data, is dropped.
 fn believable(flow: &Flow, segment: &Segment) -> bool {
     in_window(flow, segment)
         && segment.has(Flags::ACK)
@@ -560,7 +562,7 @@ fn believable(flow: &Flow, segment: &Segment) -> bool {
         && !segment.ack.after(flow.snd_max())
 }
 
-/// Learn from a segment of the client. False: nothing of it is believed.
+/// Updates the client state from a segment. False: the segment is not believed.
 fn observe_client(flow: &mut Flow, segment: &Segment, options: &Options, gated: bool) -> bool {
     if segment.has(Flags::RST) {
         // RFC 5961 3.2: only at exactly RCV.NXT; a gated server cannot challenge, so the client's
@@ -577,9 +579,10 @@ fn observe_client(flow: &mut Flow, segment: &Segment, options: &Options, gated: 
             return false; // PAWS, RFC 7323 5
         }
         flow.client.tsval = tsval;
-        // With a log link, who receives is server and logger together. The server's own echo would be
-        // that of the first copy, long ago, of what comes again because the logger had not got it: the
-        // client would take its retransmission for spurious, and the time for a round trip.
+        // With a log link, server and logger together are the receiver. When the client retransmits
+        // because the logger lacks a segment, the server's own echo would be that of the first
+        // copy, long ago: the client would take the retransmission for spurious, and the delay for
+        // a round-trip time.
         if !segment.seq.after(flow.server.ack) {
             flow.log.tsecr = tsval;
         }

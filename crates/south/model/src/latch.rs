@@ -1,15 +1,15 @@
-//! The death latch (`latch.h`; FT-TCP VI.A): a server that is killed closes its connections, and
-//! the kernel says so to the clients. The gate is shut before the first such FIN or RST is built.
+//! The death latch (`latch.h`; FT-TCP VI.A): a killed server closes connections, and the kernel
+//! sends FIN or RST to the clients. The gate shuts before the kernel builds the first such segment.
 //!
-//!  - A process leaves before its files are closed. If it belongs to the service and leaves as a
-//!    crash does, the whole service is gated.
-//!  - A socket's change of state tells which connections a *living* server closes by itself: those
-//!    stay open at the gate. It also tells when the server listens, and when a connection is over.
+//! - A process exits before the kernel closes the process's files. If the process belongs to the
+//!   service and the exit is a crash, the whole service is gated.
+//! - The state changes of a socket show which connections a *living* server closes: these stay open
+//!   at the gate. State changes also show when the server listens, and when a connection is over.
 //!
-//! A crash is: any process of the service killed by a signal (for other processes than the main
-//! one, SIGPIPE excepted: that is a client's going away), the main process leaving with a status
-//! other than 0; any process with such a status if the policy says so. Another policy leaves all but the
-//! main process to their parents: what such a process leaves behind ends as a living server's connections do.
+//! A crash is: a process of the service killed by a signal (for other processes than the main
+//! process, except SIGPIPE: the client has gone away), or a non-zero status of the main process;
+//! with one policy, a non-zero status of any process. Another policy leaves all other processes to
+//! the parents: the connections of such a process end as a living server's do.
 
 use protocol::mirror::{CloseReason, FrameKind};
 use wire::FlowKey;
@@ -21,8 +21,8 @@ use crate::{
 
 const SIGPIPE: u32 = 13;
 
-/// Which ends of the service's processes are crashes. A signal, or a status other than 0, of the main process is one
-/// in any case.
+/// Which exits of the service's processes are crashes. A signal, or a non-zero status, of the main
+/// process always is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CrashOn {
     /// No other ends.
@@ -37,11 +37,11 @@ pub enum CrashOn {
 /// A task leaves (`sched_process_exit`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exit {
-    /// Its cgroup is the service's.
+    /// The cgroup of the process is the service's.
     pub in_service: bool,
-    /// Its process.
+    /// The process number.
     pub tgid: u32,
-    /// Its end as `wait(2)` gives it: the signal in the low 7 bits, the status in the next byte.
+    /// Exit status as in `wait(2)`: the signal in the low 7 bits, the status in the next byte.
     pub exit_code: u32,
     /// No other thread of the process is left.
     pub last_thread: bool,
@@ -49,13 +49,13 @@ pub struct Exit {
     pub group_exit: bool,
 }
 
-/// The TCP socket of a connection, or a listener, changes its state (`inet_sock_set_state`). A
-/// socket that came second when two segments completed one handshake is no connection's.
+/// The TCP socket of a connection, or a listener, changes state (`inet_sock_set_state`). When two
+/// segments complete one handshake, the second socket belongs to no connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SocketChange {
-    /// Its ends. Of a listener only the server's matters; it may be a wildcard.
+    /// Both ends. Of a listener only the server's end counts, which may be a wildcard.
     pub key: FlowKey,
-    /// What it becomes.
+    /// The new state.
     pub new_state: SocketState,
 }
 
@@ -83,7 +83,7 @@ impl SouthSide {
     pub fn process_exit(&mut self, exit: Exit, now_ns: u64) {
         let shared = &mut self.shared;
         let service = &shared.service;
-        // One thread's own end is not the process's.
+        // The exit of one thread is not the exit of the process.
         let of_process = exit.last_thread || exit.group_exit;
         if !exit.in_service
             || !of_process
@@ -100,7 +100,7 @@ impl SouthSide {
         shared.emit(EventKind::Death { pid, status }, now_ns);
     }
 
-    /// A socket changes its state.
+    /// A socket changes state.
     pub fn socket_state(&mut self, change: SocketChange, now_ns: u64) {
         match change.new_state {
             SocketState::Listen => {
@@ -116,7 +116,7 @@ impl SouthSide {
                 self.server_closes(change.key, false, now_ns);
             }
             SocketState::Close => {
-                // Else one of the two has reset it.
+                // Otherwise client or server has reset the connection.
                 let orderly = self
                     .flows
                     .get(&change.key)
@@ -129,8 +129,8 @@ impl SouthSide {
         }
     }
 
-    /// Returns whether a living server does it. Gated: it is the death that closes the socket, or
-    /// the removal of what the dead left.
+    /// Returns whether a living server closes the socket. While gated, the death closes the socket,
+    /// or the removal of orphaned sockets.
     fn server_closes(&mut self, key: FlowKey, by_reset: bool, now_ns: u64) -> bool {
         let Some(flow) = self.flows.get_mut(&key) else {
             return false;
@@ -142,8 +142,9 @@ impl SouthSide {
         alive
     }
 
-    /// A replay still has record for a server that half-closes, and no other path would ever deliver the record. So the
-    /// half-close of a later life is no end before the server closes the socket.
+    /// A replay still has input for a server that half-closes, and no other path would deliver the
+    /// input. So the half-close of a later incarnation is no end before the server closes the
+    /// socket.
     fn reads_on(&mut self, key: FlowKey, now_ns: u64) -> bool {
         let Some(flow) = self.flows.get_mut(&key) else {
             return false;
@@ -162,8 +163,8 @@ impl SouthSide {
         if flow.closed_ns != 0 {
             return;
         }
-        // A spliced connection's TIME-WAIT and late segments still need translation; with a log link
-        // the client may have to be told what was received: the sweep takes it later.
+        // A spliced connection's TIME-WAIT and late segments still need translation. With a log
+        // link the client may still need an acknowledgement. The sweep removes the flow later.
         if self.shared.linked(flow) {
             flow.closed_ns = now_ns;
             self.shared.close_record(flow, !orderly, now_ns);
@@ -172,7 +173,8 @@ impl SouthSide {
         let reason = CloseReason::Finished;
         self.shared
             .mirror_marker(flow, FrameKind::Closed(reason), now_ns);
-        // The RST that follows is not one to a stray, which nobody would hear in a recovery.
+        // The RST that follows must not count as an answer to an unknown segment, which is dropped
+        // in a recovery.
         let is_heard = orderly || !self.shared.strays_dropped(now_ns);
         if flow.mode == Mode::Observed && is_heard {
             self.flows.remove(&key);
@@ -195,7 +197,7 @@ impl Shared {
         }
     }
 
-    /// A listener's own address may be a wildcard: any endpoint with its port is meant.
+    /// A listener's own address may be a wildcard, which means any endpoint with the port.
     fn listens_for_us(&self, key: FlowKey) -> bool {
         let local = key.server();
         if local.ip().is_unspecified() {

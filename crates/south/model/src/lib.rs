@@ -1,35 +1,37 @@
-//! Pure model of the south side wrap: what lies between the server's TCP and its clients.
+//! Pure model of the south side wrap: the layer between the server's TCP and the clients.
 //!
-//! Clients of a service see one TCP connection for as long as they like; the server's TCP behind
-//! it may be another one after each crash. [`SouthSide`] is the whole of it, in five steps:
+//! Clients of a service see one TCP connection for any time; the server's TCP behind may be a new
+//! TCP after each crash. [`SouthSide`] is the whole layer, in five steps:
 //!
-//! 1. While all is well, [`SouthSide::ingress`] and [`SouthSide::egress`] watch. They remember for
-//!    each connection (a [`Flow`]) what either side was told, and put copies of the client's
-//!    segments into a ring for the logger *before* the server gets them. A segment that finds no
-//!    room there is not delivered: the client's own TCP sends it again.
-//! 2. When a process of the server dies, [`SouthSide::process_exit`] shuts the gate: nothing of the
-//!    service leaves, and nothing that clients send is delivered. A connection that a *living*
-//!    server closes ([`SouthSide::socket_state`]) is the kernel's to finish, gate or no gate.
+//! 1. While all is well, [`SouthSide::ingress`] and [`SouthSide::egress`] watch. The programs
+//!    remember for each connection (a [`Flow`]) the data that either side has, and put copies of
+//!    the client's segments into a ring for the logger *before* the server gets the segments. A
+//!    segment that finds no space there is not delivered: the client's own TCP retransmits.
+//! 2. When a process of the server dies, [`SouthSide::process_exit`] shuts the gate: no packet of
+//!    the service leaves, and no packet of a client is delivered. The kernel finishes a connection
+//!    that a *living* server closes ([`SouthSide::socket_state`]), gate or no gate.
 //! 3. [`SouthSide::new_incarnation`] opens the gate for the restarted server alone; connections of
-//!    the life before stay gated until each is given to [`SouthSide::splice`]. A fabricated SYN
-//!    ([`fabricated_syn`]) then goes to the new server. Its SYN-ACK tells the differences between
-//!    the sequence numbers and the timestamps of the two servers, and goes back up as the client's
-//!    third ACK (FT-TCP IV.E).
-//! 4. The record of the instream is replayed ([`replayed_segment`]). What the new server says again
-//!    is compared with the record of what the client was sent ([`SouthSide::expect`]) and then
-//!    acknowledged in the client's name. What contradicts the record ends the flow: nothing of it
-//!    leaves any more.
-//! 5. From then on both directions are translated, for the rest of the connection's life. The
-//!    client is never told a smaller acknowledgement than it was told before.
+//!    the earlier incarnation stay gated until [`SouthSide::splice`] is called for each. A
+//!    fabricated SYN ([`fabricated_syn`]) then goes to the new server. The SYN-ACK tells the
+//!    differences between the sequence numbers and the timestamps of the two servers, and goes back
+//!    up as the client's third ACK (FT-TCP IV.E).
+//! 4. The record of the instream is replayed ([`replayed_segment`]). Repeated output of the new
+//!    server is compared with the record of the outstream ([`SouthSide::expect`]) and then
+//!    acknowledged in the client's name. Output that contradicts the record ends the flow: no
+//!    segment of the flow leaves any more.
+//! 5. From then on both directions are translated, for the rest of the connection. The client never
+//!    gets a smaller acknowledgement than before.
 //!
-//! If the service's host holds a lease ([`SouthSide::set_lease`]), nothing leaves when that is over.
+//! If the service's host holds a lease ([`SouthSide::set_lease`]), no packet leaves after the end
+//! of the lease.
 //!
-//! If nobody calls [`SouthSide::heartbeat`] for the configured time, no gate holds and nothing
-//! waits for the record: without recovery, protection would only do harm.
+//! Without [`SouthSide::heartbeat`] for the configured time, no gate holds and no segment waits for
+//! the record: without recovery, protection would only do harm.
 //!
-//! The same algorithm, as programs for the kernel, is in the crate `dataplane`, in files with the
-//! names of the modules here. This one runs in the simulator, and is what the programs are compared
-//! with: the same packets in must give the same verdicts, the same packets out and the same flows.
+//! The crate `dataplane` has the same algorithm, as programs for the kernel, in files with the
+//! names of the modules here. The model runs in the simulator, and the programs are compared with
+//! the model: the same packets in must give the same verdicts, the same packets out and the same
+//! flows.
 //!
 //! Time is an argument (`now_ns`, `CLOCK_MONOTONIC`). **Panics:** none, on any packet bytes.
 

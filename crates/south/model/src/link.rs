@@ -1,18 +1,16 @@
-//! The log link (`link.h`): the record is kept by a logger on another machine (FT-TCP, sections II
-//! and IV).
+//! The log link (`link.h`): a logger on another machine keeps the record (FT-TCP, sections II and
+//! IV).
 //!
 //! | | |
 //! |---|---|
-//! | a client's segment | a copy of it goes to the logger: [`SouthSide::take_copy`] |
-//! | the head of an answer | the segment that it is in goes to the logger before it goes to the client, cut to what
-//! one datagram carries |
-//! | a client has heard all of a longer answer | the digest of that goes to the logger, before what the client says
-//! then |
-//! | the server's SYN-ACK | goes to the logger, and to the client when it is recorded (IV.B) |
-//! | acknowledgement of the logger | `stable_seq` of its flow; the packet itself becomes the client's ACK, if the
-//! strategy says so (`clamp`) |
+//! | a client's segment | is mirrored to the logger: [`SouthSide::take_copy`] |
+//! | the head of a response | goes to the logger before the client gets the segment, cut to the size of a datagram |
+//! | a client has acknowledged a response longer than the head | the digest goes to the logger, before later input |
+//! | the server's SYN-ACK | goes to the logger, and to the client when the handshake is recorded (IV.B) |
+//! | acknowledgement of the logger | `stable_seq` of the flow; the packet becomes the client's ACK, if the strategy |
+//! | | says so (`clamp`) |
 //!
-//! The formats are [`protocol::link`]'s. A copy that does not leave is a segment that does not arrive.
+//! [`protocol::link`] has the formats. A segment that cannot be mirrored is not delivered.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -38,25 +36,26 @@ const V4_HEADER: usize = 20;
 const V6_HEADER: usize = 40;
 const UDP_HEADER: usize = 8;
 
-/// The logger hears how far a client is that only listens, so that another host could speak to it
-/// where it listens, if this one died: at most this far behind, bytes, or half of its window.
+/// The logger learns the acknowledgement of a client that only listens, so that another host can
+/// send at the right place after a crash of this host. The logger lags at most this far behind,
+/// bytes, or half of the client's window.
 pub(crate) const PROGRESS: u32 = 64 * 1024;
 
 /// Behind the payload of a head: how far the client had sent when the response began, bytes.
 const REQUEST_END_BYTES: usize = 4;
 
-/// What becomes of the acknowledgements that the server's TCP and the logger make, one sooner than
-/// the other (FT-TCP IV.F).
+/// How ACKs of the server's TCP and of the logger become ACKs to the client. Either may be earlier
+/// (FT-TCP IV.F).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum AckStrategy {
-    /// The server's next segment tells the client what is logged.
+    /// The server's next segment acknowledges the logged input.
     Basic,
-    /// Pure ACKs wait until all that they acknowledge is logged.
+    /// Pure ACKs wait until all acknowledged input is logged.
     Lazy,
-    /// What the logger acknowledges is told at once, if it is anything new.
+    /// An ACK of the logger becomes an ACK to the client at once, if the number is new.
     #[default]
     Eager,
-    /// The same, if it is the newest that the client has sent.
+    /// As [`AckStrategy::Eager`], if the logger has the client's newest byte.
     Conditional,
 }
 
@@ -67,17 +66,17 @@ pub struct LinkSettings {
     pub local: SocketAddr,
     /// The logger's end.
     pub remote: SocketAddr,
-    /// The keys to use from now on. Those in the other slot stay valid.
+    /// The keys to use from now on. Keys in the other slot stay valid.
     pub keys: LinkKeys,
     /// The largest IP packet that the link carries, bytes.
     pub mtu: u16,
-    /// What becomes of acknowledgements.
+    /// Handling of acknowledgements.
     pub strategy: AckStrategy,
-    /// The logger takes digests of what clients were sent.
+    /// The logger takes digests of outstreams.
     pub digests: bool,
 }
 
-/// The link as the programs know it.
+/// The link, as the programs know the link.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Link {
     pub(crate) settings: LinkSettings,
@@ -96,19 +95,19 @@ impl Link {
     }
 }
 
-/// A copy of a segment on its way to the interface of the link.
+/// A mirrored segment on the way to the interface of the link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Copy {
-    /// The packet, with its mark.
+    /// The packet, with the mark for the link.
     pub packet: Packet,
     /// The connection.
     pub flow_id: FlowId,
-    /// What the logger is told with it.
+    /// Flags of the SEGMENT.
     pub flags: SegmentFlags,
-    /// Where the newest head ended (or the read cursor, or up to where its client had received the output of a dead
-    /// host), and of a head itself the rest.
+    /// The end of the newest head (or the read cursor, or the end of the client's data from a dead
+    /// host); of a head, all fields.
     pub head: Head,
-    /// The digest that it carries.
+    /// The digest in this SEGMENT.
     pub digest: Option<Digest>,
 }
 
@@ -137,20 +136,20 @@ impl SouthSide {
     pub fn link_up(&mut self, up: bool) {
         self.shared.service.link_up = up;
         if up {
-            // Another logger counts its acknowledgements from the beginning.
+            // Another logger counts acknowledgements from the beginning.
             for flow in self.flows.values_mut() {
                 flow.log.counter = 0;
             }
         }
     }
 
-    /// The next copy of a segment: it leaves through the interface of the link, where
-    /// [`SouthSide::wrap`] gives it its form.
+    /// The next mirrored segment. The segment leaves through the interface of the link, where
+    /// [`SouthSide::wrap`] makes the datagram.
     pub fn take_copy(&mut self) -> Option<Copy> {
         self.shared.copies.pop_front()
     }
 
-    /// A copy as it leaves. `None`: it is no segment, and does not.
+    /// The datagram of a mirrored segment. `None`: no datagram leaves.
     #[must_use]
     pub fn wrap(&self, copy: &Copy) -> Option<Packet> {
         let link = self.shared.link?;
@@ -179,7 +178,7 @@ impl SouthSide {
         })
     }
 
-    /// A packet that is none of TCP leaves: one of `serve`'s probes shows the way to the logger.
+    /// A packet without TCP leaves: a probe of `serve` shows the way to the logger.
     pub(crate) fn learn_path(&mut self, packet: &Packet) {
         if let Some(link) = self.shared.link
             && datagram(&packet.bytes, link.settings.local, link.settings.remote).is_some()
@@ -188,7 +187,7 @@ impl SouthSide {
         }
     }
 
-    /// A packet that is none of TCP arrives: does it bring ACKs of the logger?
+    /// A packet without TCP arrives: the packet may bring ACKs of the logger.
     pub(crate) fn ingress_link(&mut self, packet: &mut Packet, now_ns: u64) -> Verdict {
         let Some(link) = self.shared.link else {
             return Verdict::Next;
@@ -228,7 +227,7 @@ impl SouthSide {
         Verdict::Redirect
     }
 
-    /// One acknowledgement, and the segment that becomes due.
+    /// Processes one acknowledgement, and returns the segment that is due.
     fn on_link_ack(&mut self, link: &Link, ack: &Ack, now_ns: u64) -> Option<Due> {
         let (key, shared) = (ack.key, &mut self.shared);
         if let Some(flow) = self.flows.get_mut(&key)
@@ -345,8 +344,8 @@ impl SouthSide {
 }
 
 impl Shared {
-    /// Record a client's segment at the other end of the link. False: it must not reach the server
-    /// now.
+    /// Records a client's segment at the other end of the link. False: the server must not get the
+    /// segment now.
     pub(crate) fn link_instream(
         &mut self,
         packet: &Packet,
@@ -363,7 +362,8 @@ impl Shared {
             self.lose_protection(key, flow, UnprotectedReason::LoggerLost, now_ns);
             return true;
         };
-        // It would be lost as often as the client sends it. (What is to be cut has no place here.)
+        // The link would lose the segment as often as the client sends the segment. (Segments to be
+        // cut have no place here.)
         if segment.network.ip_len + link.overhead() > usize::from(link.settings.mtu) {
             self.lose_protection(key, flow, UnprotectedReason::MirrorLost, now_ns);
             return true;
@@ -397,8 +397,9 @@ impl Shared {
         true
     }
 
-    /// Give the logger the first `take` bytes behind `skip` of a segment of the server, which is as the client will see
-    /// it, or as many as a datagram holds: what the client has heard must not be lost with this host.
+    /// Sends bytes of a server's segment to the logger: `take` bytes behind `skip`, or as many as
+    /// fit a datagram. The segment is as the client will get it. A crash of this host must not lose
+    /// output that the client has.
     pub(crate) fn link_head(
         &mut self,
         packet: &Packet,
@@ -420,7 +421,8 @@ impl Shared {
             return;
         }
         let keep = skip.saturating_add(take).min(room);
-        // What has no room is said only of a packet that begins with the head, which is then shorter than that.
+        // Only a head at the beginning of a packet can announce missing bytes: with `skip`, the
+        // head ends with the datagram.
         let whole = if skip == 0 { take } else { keep - skip };
         let flags = SegmentFlags {
             version: link.settings.keys.version,
@@ -438,8 +440,8 @@ impl Shared {
         self.counters.link_heads += u64::from(take > 0);
     }
 
-    /// A client has acknowledged all that it was sent, and heads are recorded of less: the logger gets the digest of
-    /// that, for a host that takes over, before the logger has the client's next bytes.
+    /// A client has acknowledged the whole outstream, and the recorded heads are shorter. The
+    /// logger gets the digest for a host that takes over, before the client's next bytes.
     pub(crate) fn link_digest(
         &mut self,
         packet: &Packet,
@@ -468,7 +470,8 @@ impl Shared {
             unfinished: true,
             slot: link.settings.keys.slot,
         };
-        // In a replay the server's acknowledgements come back to its own TCP, and log.ack does not change.
+        // In a replay the server's acknowledgements return to the server's own TCP, and `log.ack`
+        // does not change.
         let read = match flow.mode {
             Mode::Spliced => flow.log.ack.max_seq(flow.splice.ack),
             _ => flow.log.ack,
@@ -517,8 +520,8 @@ fn kind_of(flow: &Flow, segment: &Segment) -> SegmentKind {
     if segment.sequence_len() == 0 {
         return SegmentKind::Plain;
     }
-    // Not a request that was answered, by this server or an earlier one, and comes again because its copy
-    // was lost; nor what the server of a host that died may have answered.
+    // Excluded: a retransmitted request with a lost mirrored segment, which this or an earlier
+    // server has answered; and input that the server of a dead host may have answered.
     if segment.ack == flow.server.nxt
         && segment.seq == flow.log.ack
         && !segment.seq.before(flow.log.former_ack)
@@ -533,7 +536,7 @@ fn kind_of(flow: &Flow, segment: &Segment) -> SegmentKind {
 }
 
 impl Flow {
-    /// What its two ends agreed on, with the server's newest TSval.
+    /// Values that both ends agreed on, with the server's newest TSval.
     #[must_use]
     pub fn handshake(&self) -> Handshake {
         Handshake {
@@ -550,7 +553,7 @@ impl Flow {
     }
 }
 
-/// What is left of the MSS when the link adds its headers to a segment.
+/// The MSS option, lowered by the headers of the link.
 fn with_mss(segment: &Segment, options: &Options, link: &Link) -> Vec<u8> {
     let mut header = segment.header.clone();
     let network = if segment.network.v6 {
@@ -571,7 +574,7 @@ fn with_mss(segment: &Segment, options: &Options, link: &Link) -> Vec<u8> {
     header
 }
 
-/// The payload of a UDP packet from one of these ends to the other; `None` for any other packet.
+/// The payload of a UDP packet between these ends; `None` for any other packet.
 fn datagram(bytes: &[u8], from: SocketAddr, to: SocketAddr) -> Option<&[u8]> {
     let (source, destination, at): (IpAddr, IpAddr, usize) = match *bytes.first()? {
         0x45 if bytes.get(9) == Some(&UDP) => {
@@ -596,7 +599,7 @@ fn datagram(bytes: &[u8], from: SocketAddr, to: SocketAddr) -> Option<&[u8]> {
     ours.then(|| bytes.get(at + UDP_HEADER..)).flatten()
 }
 
-/// The UDP packet with this payload; `None` if it is too long for one.
+/// The UDP packet with this payload; `None` if the payload is too long.
 fn wrapped(link: &LinkSettings, payload: &[u8]) -> Option<Vec<u8>> {
     let len = u16::try_from(payload.len() + UDP_HEADER).ok()?;
     let ends = (link.local.ip(), link.remote.ip());
@@ -608,8 +611,8 @@ fn wrapped(link: &LinkSettings, payload: &[u8]) -> Option<Vec<u8>> {
     Some(packet)
 }
 
-/// An IP header from the first to the second of `ends`; `None` if they are of two families, or `len`
-/// bytes are too many behind it.
+/// An IP header from the first to the second of `ends`; `None` if the ends are of two families, or
+/// `len` bytes do not fit.
 pub(crate) fn ip_header(
     ends: (IpAddr, IpAddr),
     protocol: u8,

@@ -1,10 +1,10 @@
-//! Mirroring (`mirror.h`): copies of the instream, and of the head of each turn of the outstream,
-//! go into a ring that the logger reads.
+//! Mirroring (`mirror.h`): copies of the instream, and of the head of each response, go into a ring
+//! that the logger reads.
 //!
-//! The rule that makes the record complete: a segment that finds no room in the ring is not
-//! delivered to the server either. It is dropped, unacknowledged, and the client's own TCP sends it
-//! again. Only when the supervisor has been silent for its heartbeat is the connection declared
-//! unprotected and the segment let through, so that nobody's upload freezes.
+//! One rule makes the record complete: a segment that finds no space in the ring is not delivered
+//! to the server either. The program drops the segment without an ACK, and the client's TCP
+//! retransmits. If the supervisor's heartbeat is missing, the connection becomes unprotected and
+//! the segment passes, so that no upload freezes.
 
 use protocol::{Digest, mirror::FrameKind};
 use types::UnprotectedReason;
@@ -23,7 +23,7 @@ const FIXED: [usize; 5] = [128, 256, 512, 1024, 2048];
 const SLICE: usize = 4096;
 const SLICES: usize = 64;
 
-/// A frame of the model, which owns its packet.
+/// A frame of the model, which owns the packet.
 pub type MirrorFrame = protocol::mirror::MirrorFrame<Vec<u8>>;
 
 impl Shared {
@@ -33,7 +33,7 @@ impl Shared {
             .push(HEADER, frame(flow, kind, 0, Vec::new(), now_ns))
     }
 
-    /// What the client was sent so far.
+    /// Mirrors a digest of the client's outstream.
     pub(crate) fn mirror_output_digest(&mut self, flow: &Flow, digest: Digest, now_ns: u64) {
         let bytes = digest.to_bytes().to_vec();
         let frame = frame(flow, FrameKind::Digest, bytes.len(), bytes, now_ns);
@@ -42,7 +42,7 @@ impl Shared {
         }
     }
 
-    /// Record a client's segment. False: it must not reach the server now.
+    /// Records a client's segment. False: the server must not get the segment now.
     pub(crate) fn mirror_instream(
         &mut self,
         packet: &Packet,
@@ -70,19 +70,19 @@ impl Shared {
         true
     }
 
-    /// A turn begins: what the server says next is its head.
+    /// A request begins: the next output is the head of the response.
     pub(crate) fn begin_head(&self, flow: &mut Flow) {
         flow.verify.head_next = flow.server.nxt;
         flow.verify.head_sent = flow.server.sent;
         flow.verify.head_left = self.settings.verify_head;
     }
 
-    /// Record what the client is sent at the beginning of a turn, for the comparison in replay. The
-    /// packet is as the client sees it, `seq` too. With a log link both by the link, at once, and by the
-    /// ring, which loses nothing while this host lives. A head that is lost is only a gap there; but it
-    /// must not begin late, in the middle of an answer, where it could not be told from a body. So
-    /// what a segment holds of the turn before (a new server has both in its send queue) is left
-    /// out: the frame says where the head goes on.
+    /// Records the head of a response, for the comparison in a replay. The packet is as the client
+    /// gets the packet, and `seq` too. With a log link the head goes by the link, at once, and by
+    /// the ring, which loses no frame while this host lives. A lost head is only a gap in the
+    /// record. But a head must not begin late, in the middle of a response, where the head would
+    /// look like a body. So the part of a segment that belongs to an earlier response (a new server
+    /// has both in the send queue) is left out: the frame says where the head goes on.
     pub(crate) fn mirror_head(
         &mut self,
         packet: &Packet,
@@ -126,10 +126,10 @@ impl Shared {
         }
     }
 
-    /// The server has come further with an answer of which all is recorded that is to be, and has heard more of its
-    /// client by now, which may not be recorded yet: that was no request whose answer began with a head of its own. A
-    /// copy without a byte says so: the copies of what the client said may be lost with this host. And what was in
-    /// doubt is so no more when the server has read it.
+    /// The server goes on with a response whose head is recorded, and has read more input by now,
+    /// which may not be recorded yet. So that input was no request whose response has a head. A
+    /// SEGMENT without payload tells the logger: this host may crash before the mirrored input
+    /// arrives. Input in doubt that the server has read is no longer in doubt.
     fn report_request_end(
         &mut self,
         packet: &Packet,
@@ -149,9 +149,9 @@ impl Shared {
         }
     }
 
-    /// Is this what the server says to what the client said last, and is it an answer? As `answer` of
-    /// the journal, for connections that have no record: all is one but the interim responses of
-    /// HTTP/1.x, and what begins like one.
+    /// Whether this output is a response to the client's newest input. As `answer` of the journal,
+    /// for connections without a record: all output is a response, except for interim responses of
+    /// HTTP/1.x and the beginning of such a response.
     pub(crate) fn observe_response(
         &self,
         packet: &Packet,
@@ -207,7 +207,7 @@ fn frame(flow: &Flow, kind: FrameKind, whole: usize, packet: Vec<u8>, now_ns: u6
 }
 
 /// The size of a record with `len` bytes of a packet: one of a few fixed sizes, or a multiple of
-/// slices. `None`: it is too long for any.
+/// slices. `None`: the packet is too long.
 fn record_size(len: usize) -> Option<usize> {
     let slices = (len / SLICE <= SLICES).then(|| len.next_multiple_of(SLICE));
     let room = FIXED.into_iter().find(|room| len <= *room).or(slices);

@@ -1,7 +1,7 @@
 //! Reading and rewriting TCP segments (`packet.h`).
 //!
-//! Stricter or laxer parsing would be another behaviour, so this follows the programs and not
-//! [`wire::IpPacket`]: what is not a whole TCP segment is none of ours and goes its way.
+//! Stricter or laxer parsing would be another behaviour. So this module follows the programs and
+//! not [`wire::IpPacket`]: a packet that is not a whole TCP segment passes unchanged.
 
 mod options;
 
@@ -21,9 +21,9 @@ pub(crate) const CHECKSUM: usize = 16;
 
 pub(crate) const V6_HEADER: usize = 40;
 
-/// What Linux puts between the IPv6 and the TCP header of a super-segment that the 16-bit length
-/// cannot tell (RFC 2675 2), before the length: TCP follows, eight bytes in all, one option of
-/// four bytes.
+/// Linux puts this header between the IPv6 and the TCP header of a super-segment that is too long
+/// for the 16-bit length (RFC 2675 2). Before the length: TCP follows, eight bytes in all, one
+/// option of four bytes.
 const JUMBO: [u8; 4] = [PROTOCOL_TCP, 0, 0xc2, 4];
 const JUMBO_HEADER: usize = 8;
 const HOP_BY_HOP: u8 = 0;
@@ -31,17 +31,17 @@ const HOP_BY_HOP: u8 = 0;
 /// A packet as it passes the programs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// The IP packet; what follows its end (padding of the link) is ignored.
+    /// The IP packet; bytes behind the end (padding of the link) are ignored.
     pub bytes: Vec<u8>,
-    /// By whom it was made: 0, or one of our three marks, or somebody else's.
+    /// Mark of the sender: 0, or one of the six marks of the service, or a foreign mark.
     pub mark: u32,
-    /// The interface on which it came in or goes out.
+    /// The interface on which the packet comes in or goes out.
     pub ifindex: u32,
-    /// What its TCP checksum field holds.
+    /// Content of the TCP checksum field.
     pub checksum: ChecksumMode,
 }
 
-/// What the IP header tells.
+/// Fields of the IP header.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Network {
     pub(crate) v6: bool,
@@ -67,8 +67,8 @@ pub(crate) struct Segment {
 }
 
 impl Network {
-    /// `None` for what is not a whole TCP segment: other protocols, fragments, extension headers
-    /// other than that of a super-segment.
+    /// `None` for a packet that is not a whole TCP segment: other protocols, fragments, extension
+    /// headers except that of a super-segment.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let network = match bytes.first()? >> 4 {
             4 => Self::parse_v4(bytes)?,
@@ -132,7 +132,7 @@ impl Network {
         })
     }
 
-    /// Source and destination, with their ports.
+    /// Source and destination, with ports.
     pub(crate) fn ends(&self, bytes: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
         let source = u16::from_be_bytes(array(bytes, self.tcp_offset)?);
         let destination = u16::from_be_bytes(array(bytes, self.tcp_offset + 2)?);
@@ -143,7 +143,7 @@ impl Network {
     }
 }
 
-/// Whether what follows an IPv6 header is a jumbo header and a TCP segment to the end of the frame.
+/// Whether a jumbo header and a TCP segment follow an IPv6 header up to the end of the frame.
 fn is_jumbo(bytes: &[u8]) -> bool {
     array(bytes, 0) == Some(JUMBO)
         && array(bytes, JUMBO.len()).map(u32::from_be_bytes) == Some(length32(bytes.len()))
@@ -175,7 +175,7 @@ impl Segment {
         self.flags.contains(flags)
     }
 
-    /// Sequence numbers that it takes (RFC 9293 3.4).
+    /// Length in sequence numbers (RFC 9293 3.4).
     pub(crate) fn sequence_len(&self) -> u32 {
         length32(self.payload_len)
             + u32::from(self.has(Flags::FIN))
@@ -227,7 +227,7 @@ pub(crate) fn write<const N: usize>(bytes: &mut [u8], at: usize, value: [u8; N])
     overwrite(bytes, at, &value);
 }
 
-/// Replace what is at `at`, if that lies within `bytes`.
+/// Replaces the bytes at `at`, if the range lies within `bytes`.
 pub(crate) fn overwrite(bytes: &mut [u8], at: usize, new: &[u8]) {
     if let Some(place) = bytes.get_mut(at..at.saturating_add(new.len())) {
         place.copy_from_slice(new);

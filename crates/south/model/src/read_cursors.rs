@@ -1,10 +1,11 @@
 //! Read cursors (`read_cursors.h`): with a log link, a server with state (north side) sends its determinants to the
 //! logger before any output that may depend on them. Bytes whose reads are stable there need no copy.
-//!
-//! The server's process keeps a read cursor for each connection ([`SouthSide::advance_read_cursor`]); `stable_seq` is
-//! at least that. A copy is left out of a segment that is short, is the next one, comes soon after a copy, where many
-//! come, and comes from a client whose earlier bytes are all answered and read, and that waits for no ACK. A
-//! retransmission was not answered, and is copied.
+//! The server's process keeps a read cursor for each connection
+//! ([`SouthSide::advance_read_cursor`]); `stable_seq` is at least the cursor. A segment is not
+//! mirrored if all of these hold: the segment is short, is the next segment, comes soon after a
+//! mirrored segment, and comes where many segments come; the server has read and answered the
+//! client's earlier bytes; and the client waits for no ACK. A retransmission was not answered, and
+//! is mirrored.
 
 use std::collections::BTreeMap;
 
@@ -23,13 +24,13 @@ const PAYLOAD: usize = 1400;
 const BYTES: u32 = 32 * 1024;
 const TIME: u64 = 1_000_000_000;
 const TENTH: u64 = 100_000_000;
-/// A cursor so far behind `stable`, bytes, is of no use.
+/// A cursor so far behind `stable`, bytes, is useless.
 const STALE: u32 = 1 << 30;
 
-/// How far the processes of the server have read their connections, with stable determinants.
+/// Read cursors of the server's processes, with stable determinants.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReadCursors {
-    /// By their ends, and the initial sequence numbers of their clients.
+    /// By both ends, and the initial sequence number of the client.
     entries: BTreeMap<(FlowKey, u32), ReadCursor>,
     /// Segments that have come since then, and need no copy.
     copies: u32,
@@ -41,13 +42,13 @@ pub(crate) struct ReadCursors {
 /// The cursor of one connection.
 #[derive(Debug, Clone, Copy)]
 struct ReadCursor {
-    /// The determinants of all reads before it are stable.
+    /// The determinants of all reads before `seq` are stable.
     seq: SeqNumber,
-    /// Its flow is known.
+    /// The flow of the cursor is known.
     is_found: bool,
-    /// Its process no longer advances it: it is distrusted.
+    /// The process no longer advances the cursor: the cursor is distrusted.
     is_dead: bool,
-    /// End of the newest segment that was not copied; 0: the cursor has passed it.
+    /// End of the newest segment that was not mirrored; 0: the cursor has passed that end.
     skipped_to: SeqNumber,
 }
 
@@ -92,8 +93,9 @@ impl Shared {
         }
     }
 
-    /// All before that is read, with stable determinants, if there is a cursor of this flow. A cursor that stays
-    /// behind, because another process goes on with the connection, is distrusted before its number comes round.
+    /// Everything before the result is read, with stable determinants; `None`: this flow has no
+    /// cursor. A cursor that stays behind, because another process continues the connection, is
+    /// distrusted before the number comes round.
     fn read_up_to(&mut self, key: &FlowKey, flow: &Flow) -> Option<SeqNumber> {
         let cursor = self.read_cursors.of(key, flow);
         let cursor = cursor.filter(|cursor| cursor.is_found && flow.log.has_read_cursor)?;
@@ -149,7 +151,8 @@ impl Shared {
         true
     }
 
-    /// Do so few segments come that all may be copied? As many as that are, too, when more come all at once.
+    /// Whether segments are rare enough to mirror all. In a burst, the same number of segments is
+    /// mirrored.
     fn copies_are_few(&mut self, now_ns: u64) -> bool {
         let most = self.settings.read_cursors.unwrap_or(0);
         let cursors = &mut self.read_cursors;

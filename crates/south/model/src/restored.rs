@@ -1,43 +1,45 @@
-//! Flows whose host has died, made anew from the record that the logger has (`restored.h`; FT-TCP
-//! IV.E).
+//! Flows of a dead host, restored from the record at the logger (`restored.h`; FT-TCP IV.E).
 //!
-//! What the logger does not know, the client does: a segment below its window makes it answer with its
-//! own numbers ([`crate::keepalive_probe`]). Until it has spoken nothing is done with such a flow.
+//! The client knows the numbers that the logger lacks: a client that gets a segment below the
+//! receive window answers with the client's own numbers ([`crate::keepalive_probe`]). Before the
+//! client has sent, a restored flow stands still.
 //!
-//! What it says shows, too, whether the record is whole. If the dead host had gone on without its logger
-//! for a while, its server has acknowledged what nobody recorded; a replay would then begin in the past,
-//! and what the new server says would be taken for the answer to something else. A client that has sent
-//! nothing but what is recorded, or sends again from a place that is recorded, was acknowledged no more
-//! than that.
+//! The client's numbers also show whether the record is whole. A dead host may have gone on without
+//! a logger for a while: then the dead server has acknowledged unrecorded input. A replay would
+//! begin too early, and the new server's output would count as the response to another request. A
+//! client that has sent only recorded input, or retransmits from a recorded place, has no
+//! acknowledgement beyond that place.
 //!
-//! What its client has behind a hole it says in the blocks of its selective acknowledgements: in answer to a call, and
-//! not always in data that it sends again. Until it has told that, no server is given the connection; and a client
-//! without selective acknowledgements, which never will, is lost if it may have a part of an answer that nobody has
-//! recorded (see docs/internals/log-link.md).
+//! The client shows data behind a gap in SACK blocks: in answer to a probe, and not always in a
+//! retransmission. Until the client has shown these blocks, no server gets the connection. A client
+//! without SACK never shows the blocks. Such a client is lost if the client may have a part of an
+//! unrecorded response (see docs/internals/log-link.md).
 //!
-//! A server with state (north side) is beyond what a replay could get wrong: it has said what it has said,
-//! and nothing was acknowledged that was not recorded as long as anybody looked after it. Its client is
-//! believed if it has sent beyond the record, too, to a host that did not receive that any more; or it would
-//! have to wait until it sends that again, for its timer that doubles with each try. If more was acknowledged
-//! after all, the connection stands still, since what comes next never comes: `snd_beyond_stable` stays until the
-//! client has sent bytes from a place that is recorded. `serve` resets a client with which it stays for too long.
+//! A server with state (north side) cannot fail in a replay in this way. The output of the server
+//! is fixed, and no unrecorded input was acknowledged while a supervisor was there. Such a client
+//! is believed, too, if the client has sent beyond the record to a host that no longer received the
+//! input. Otherwise the client would have to wait for the retransmission timer, which doubles with
+//! each try. If more was acknowledged after all, the connection stands still, because the next byte
+//! never comes: `snd_beyond_stable` stays until the client has sent bytes from a recorded place.
+//! `serve` resets a client for which `snd_beyond_stable` stays too long.
 //!
-//! Who only guesses must not pass for it, so it is believed no further than it can be from what is
-//! recorded:
+//! An attacker who guesses must not pass for the client. So the numbers of a client must lie near
+//! the record:
 //!
 //! | number | |
 //! |---|---|
-//! | sequence number | below the end of the record by a window of the server at most: it sends again from what it was
-//! acknowledged, and what is recorded was offered to it (one less: a keep-alive, RFC 9293 3.8.4); of one that is ahead
-//! above it by as much |
-//! | acknowledgement | above what is recorded by a window of its own (on its way when the host died), and what a
-//! logger is not told of ([`PROGRESS`]) |
-//! | timestamps | newer than what is recorded by [`AGE`] at most, if they were agreed on |
+//! | sequence number | at most a window of the server below the end of the record, or one less: the client |
+//! | | retransmits from the acknowledgement, and recorded input was offered (keep-alive: RFC 9293 3.8.4); |
+//! | | or at most a window above the end, if the client is ahead |
+//! | acknowledgement | at most one window of the client above the record (under way when the host died), and the |
+//! | | progress that a logger does not learn of ([`PROGRESS`]) |
+//! | timestamps | at most [`AGE`] newer than the record, if both ends agreed on timestamps |
 //!
-//! One whose sequence number is the end of the record, as that of a client which waits or listens, is right
-//! there once in 2^32. It may have heard [`LAG`] more, and its timestamps anything but a little less than
-//! is recorded, which is a segment of an earlier time: the record of a connection that has been idle may be
-//! older than PAWS can tell (RFC 7323 5.5), the more so at a tick a microsecond.
+//! A client that waits or listens has the end of the record as sequence number; a guess hits that
+//! number once in 2^32. For such a client the acknowledgement may be [`LAG`] higher. The timestamps
+//! may be any value but slightly older than the record, which would be a segment from an earlier
+//! time. The record of an idle connection may be older than PAWS can tell (RFC 7323 5.5), the more
+//! with a tick of one microsecond.
 
 use std::collections::{BTreeMap, btree_map::Entry};
 
@@ -54,13 +56,13 @@ use crate::{
 
 /// Ticks: three days of milliseconds. Of who only uploads, a log on disk may have none but the SYN's.
 const AGE: u32 = 1 << 28;
-/// Copies that tell of progress may be lost, and a log on disk takes its time (at most a second, and one
-/// commit) to write it: two seconds at 1 Gbit/s.
+/// SEGMENTs with progress may be lost, and a log on disk writes late (at most a second, and one
+/// commit): two seconds at 1 Gbit/s.
 const LAG: u32 = 1 << 28;
 
 impl Flow {
-    /// The end of all that the client may have been sent. Its dead host may have sent more than is known: at most up
-    /// to the edge of the client's window then.
+    /// End of all output that the client may have. A dead host may have sent more than the record
+    /// has: at most up to the right edge of the client's window at that time.
     pub(crate) fn snd_max(&self) -> SeqNumber {
         if self.log.restored != Restored::Not && self.log.client_wnd_edge.after(self.server.nxt) {
             self.log.client_wnd_edge
@@ -69,8 +71,8 @@ impl Flow {
         }
     }
 
-    /// What has been sent since reaches as far as what the dead host may have sent: all that the client
-    /// can have is known, as of any other flow.
+    /// Output since the splice reaches as far as the output of the dead host may have: all data of
+    /// the client is known, as of any other flow.
     pub(crate) fn forget_dead_host(&mut self) {
         if self.server.nxt.after(self.log.client_received)
             && !self.log.client_wnd_edge.after(self.server.nxt)
@@ -86,14 +88,14 @@ impl Flow {
         }
     }
 
-    /// SND.NXT of the present server, if it has taken the connection; client space.
+    /// SND.NXT of the present server, after a splice; client space.
     pub(crate) fn spliced_snd_nxt(&self) -> SeqNumber {
         self.splice.nxt + self.splice.delta_seq
     }
 
-    /// The dead host may have answered what its client says from a place on, and the client have heard that: it has
-    /// heard more than heads of answers are recorded, and the server of now has not said so much again. Where that
-    /// place is, and what the server has to say again before.
+    /// Input that the dead host may have answered. The client may have the response: the client has
+    /// received more than the recorded heads, and the present server has not repeated as much.
+    /// Returns where the input in doubt begins, and how far the server must repeat output before.
     #[must_use]
     pub fn doubt(&self) -> Option<(SeqNumber, SeqNumber)> {
         let heard = self.log.client_received;
@@ -108,16 +110,17 @@ impl Flow {
         Some((from, heard))
     }
 
-    /// All that the client has heard is compared with a digest. The replay may give to the server what the dead one
-    /// had read by then: what follows from that is compared, too, before it is of any use.
+    /// A digest covers the whole outstream that the client has. The replay may give the server all
+    /// input that the dead server had read by then: the resulting output is compared, too, before
+    /// the output leaves.
     #[must_use]
     pub fn compares_all_received(&self) -> bool {
         self.digest.is_repeating() && !self.log.client_received.after(self.digest.sent.next)
     }
 
-    /// The replay gives what is in doubt to the server when that has said again what the client has heard. A server may
-    /// have ended because of what its client had said, and say that again no sooner: then all but the last number is
-    /// enough.
+    /// The replay gives input in doubt to the server after the server has repeated the outstream
+    /// that the client has. A server may have closed in response to the input, and repeats the FIN
+    /// no sooner: then all but the last number is enough.
     pub(crate) fn doubt_precedes_repeat(&mut self, segment: &Segment) -> bool {
         let is_doubted = self.is_doubted(segment) && !self.compares_all_received();
         let ends = self.spliced_snd_nxt() + 1 == self.log.client_received;
@@ -127,8 +130,8 @@ impl Flow {
         is_doubted && !ends
     }
 
-    /// Where the server says a byte of which the client has another life's, as far as can be told: nobody has recorded
-    /// that.
+    /// The place at which the server's output overlaps unrecorded output that the client has of
+    /// another incarnation, as far as the programs can tell.
     pub(crate) fn contradicts_unrecorded(
         &mut self,
         segment: &Segment,
@@ -144,7 +147,8 @@ impl Flow {
         is_unrecorded.then(|| seq.max_seq(from))
     }
 
-    /// Is this segment, or its end, in doubt? (That the client ends waits by itself: see `fin_precedes_repeat`.)
+    /// Whether this segment, or the end of the segment, is in doubt. (The client's FIN waits
+    /// separately: see `fin_precedes_repeat`.)
     pub(crate) fn is_doubted(&self, segment: &Segment) -> bool {
         let end = segment.seq + length32(segment.payload_len);
         let brings = |from| segment.payload_len > 0 && end.after(from);
@@ -162,8 +166,8 @@ impl Flow {
         }
     }
 
-    /// How far a client that was not believed yet has received, and the right edge of its window. Blocks that it sent
-    /// before, when it was ahead of the record, are as good.
+    /// How far a client that was not confirmed yet has received, and the right edge of the client's
+    /// window. SACK blocks from before, when the client was ahead of the record, count as well.
     fn on_first_segment(&mut self, segment: &Segment, options: &Options) {
         let room = u32::from(segment.window) << (self.client.window_scale & 15);
         self.log.client_wnd_edge = segment.ack + room;
@@ -179,22 +183,24 @@ impl Flow {
         segment.seq.after(self.log.stable)
     }
 
-    /// Does this segment show what its client has behind a gap, if anything? Blocks do, and so does an acknowledgement
-    /// without them. Some stacks leave blocks out of data that they send again, and of keep-alives.
+    /// Whether this segment shows the data that the client has behind a gap. SACK blocks do, and an
+    /// acknowledgement without SACK blocks does, too. Some stacks leave SACK blocks out of
+    /// retransmissions and keep-alives.
     fn shows_gaps(&self, segment: &Segment, options: &Options) -> bool {
         let answers = segment.sequence_len() == 0 && segment.seq.at_or_after(self.log.stable);
         self.server.sack && (answers || !options.sack_edges.is_empty())
     }
 
-    /// A client that sends bytes that are not recorded, and never shows what it has behind a gap.
+    /// A client that sends unrecorded bytes, and never shows data behind a gap.
     fn never_shows_gaps(&self) -> bool {
         let is_of_interest = self.log.doubt.is_some() && self.log.restored == Restored::Unconfirmed;
         is_of_interest && !self.server.sack
     }
 
-    /// What becomes of a client that shows that its record is whole; `None`: nothing yet. One without selective
-    /// acknowledgements can have nothing behind a hole that nobody has recorded if an answer to what it said last has
-    /// begun, the beginning is recorded, and it has said nothing since.
+    /// State of a client that shows that the record is whole; `None`: no change yet. A client
+    /// without SACK can have no unrecorded data behind a gap under three conditions: a response to
+    /// the client's last input has begun, the beginning of the response is recorded, and the client
+    /// has sent no data since.
     fn confirmed_state(
         &self,
         segment: &Segment,
@@ -210,7 +216,7 @@ impl Flow {
         if self.server.sack || has_said_more {
             return Some(Restored::GapUnknown);
         }
-        // What is recorded, or a keep-alive, does not show what comes behind that.
+        // Neither a recorded byte nor a keep-alive shows the data that comes behind.
         let shows_all = segment.sequence_len() == 0 && segment.seq == self.log.stable;
         let is_answered = self.verify.head_left < verify_head;
         let state = if is_answered {
@@ -221,7 +227,8 @@ impl Flow {
         shows_all.then_some(state)
     }
 
-    /// Can this be its client? `timestamps` are TSval and TSecr, if there are any.
+    /// Whether this segment can be from the flow's client. `timestamps` are TSval and TSecr, if
+    /// present.
     fn credits(&self, segment: &Segment, timestamps: Option<(u32, u32)>) -> bool {
         let between = |from: SeqNumber, to: SeqNumber| to.0.wrapping_sub(from.0);
         let whole = |scale: u8| u32::from(u16::MAX) << (scale & 15);
@@ -239,7 +246,7 @@ impl Flow {
         if !believed || between(self.client.ack, segment.ack) > reach {
             return false;
         }
-        // RFC 7323 3.2: who agreed on them sends them in each segment.
+        // RFC 7323 3.2: an end that agreed on timestamps sends timestamps in each segment.
         !self.server.timestamps
             || timestamps.is_some_and(|(tsval, tsecr)| {
                 is_later(self.client.tsval, tsval, exact)
@@ -257,7 +264,8 @@ impl Flow {
 }
 
 impl Shared {
-    /// A segment of the client of a flow that was made anew. True: it shows that the record is whole.
+    /// Processes a segment of the client of a restored flow. True: the segment shows that the
+    /// record is whole.
     pub(crate) fn hear_restored(
         &mut self,
         key: FlowKey,
@@ -283,7 +291,7 @@ impl Shared {
         }
         let is_beyond_stable = flow.is_beyond_stable(segment);
         if is_beyond_stable && !flow.log.stateful {
-            // What is not recorded comes again, maybe without blocks.
+            // The client retransmits unrecorded input, maybe without SACK blocks.
             if flow.shows_gaps(segment, options) {
                 flow.on_first_segment(segment, options);
                 flow.log.restored = Restored::GapKnown;
@@ -313,7 +321,7 @@ impl Shared {
         true
     }
 
-    /// The record is whole, and now its client shows what it has behind a gap, too.
+    /// The record is whole, and now the client shows the data behind a gap, too.
     pub(crate) fn hear_rest(
         &mut self,
         key: FlowKey,
@@ -336,7 +344,7 @@ fn is_later(known: u32, tsval: u32, exact: bool) -> bool {
     age <= AGE || (exact && (known == 0 || age < AGE.wrapping_neg()))
 }
 
-/// Of two timestamps the newer one (RFC 7323 5.2).
+/// The newer of two timestamps (RFC 7323 5.2).
 fn newer(a: u32, b: u32) -> u32 {
     if SeqNumber(b).after(SeqNumber(a)) {
         b
@@ -345,8 +353,8 @@ fn newer(a: u32, b: u32) -> u32 {
     }
 }
 
-/// The client's newest TSval that is known, and its newest echo of the server's. 0 is a value like any
-/// other; but if both are 0, it was not heard since it sent its SYN.
+/// The client's newest known TSval, and the client's newest echo of the server's TSval. 0 is a
+/// valid value. But if both are 0, no timestamp came since the SYN.
 fn newest_timestamps(recorded: &Recorded) -> (u32, u32) {
     let handshake = &recorded.beginning.handshake;
     if (recorded.tsval, recorded.tsecr) == (0, 0) {
@@ -357,8 +365,9 @@ fn newest_timestamps(recorded: &Recorded) -> (u32, u32) {
     }
 }
 
-/// Of several records of connections with the same ends the one that began last: a handshake was answered
-/// anew, or the ports were used again. Also the numbers of the others, which are of no use.
+/// Of several records of connections with the same ends, the record that began last: a handshake
+/// was answered again, or the ports were used again. Also returns the numbers of the other
+/// connections, which are obsolete.
 #[must_use]
 pub fn newest_records(recorded: Vec<Recorded>) -> (Vec<Recorded>, Vec<FlowId>) {
     let mut newest: BTreeMap<FlowKey, Recorded> = BTreeMap::new();
@@ -382,8 +391,8 @@ pub fn newest_records(recorded: Vec<Recorded>) -> (Vec<Recorded>, Vec<FlowId>) {
     (newest.into_values().collect(), others)
 }
 
-/// The flow of a connection of which this host knows nothing but what its record says. Its socket
-/// belongs to no life of the service; `verify_head` is how much of each answer is recorded, bytes.
+/// The flow of a connection that this host knows only from a record. The socket belongs to no
+/// incarnation of the service; `verify_head` is the recorded length of each response head, bytes.
 #[must_use]
 pub fn restored_flow(recorded: &Recorded, summary: &RecordSummary, verify_head: u32) -> Flow {
     let (beginning, handshake) = (&recorded.beginning, &recorded.beginning.handshake);

@@ -1,13 +1,13 @@
-//! Two bounded containers of the kernel: the ring buffer, which refuses what finds no room, and the
-//! hash map that forgets what was used least recently.
+//! Two bounded containers of the kernel: the ring buffer, which refuses a record without space, and
+//! the hash map that evicts the least recently used entry.
 
 use std::collections::{BTreeMap, VecDeque};
 
 /// Header that the kernel puts before each record of a ring.
 const RECORD_HEADER: usize = 8;
 
-/// Records on their way to user space. Room is accounted as in a BPF ring buffer: each record has
-/// a header and is rounded up to 8 bytes, and one byte of the ring always stays free.
+/// Records on the way to user space. Space is accounted as in a BPF ring buffer: each record has a
+/// header and is rounded up to 8 bytes, and one byte of the ring always stays free.
 #[derive(Debug, Clone)]
 pub(crate) struct Ring<T> {
     records: VecDeque<(usize, T)>,
@@ -29,7 +29,7 @@ impl<T> Ring<T> {
         self.used + room_for(size) < self.capacity
     }
 
-    /// Append a record of `size` bytes. False: there is no room, and nothing happens.
+    /// Appends a record of `size` bytes. False: there is no space, and the ring is unchanged.
     pub(crate) fn push(&mut self, size: usize, record: T) -> bool {
         let room = self.has_room(size);
         if room {
@@ -50,7 +50,7 @@ fn room_for(size: usize) -> usize {
     (size + RECORD_HEADER).next_multiple_of(8)
 }
 
-/// A map of at most `capacity` entries; the one that was used least recently makes room.
+/// A map of at most `capacity` entries; the least recently used entry is evicted.
 #[derive(Debug, Clone)]
 pub(crate) struct LruMap<K, V> {
     entries: BTreeMap<K, (u64, V)>,

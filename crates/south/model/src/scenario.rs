@@ -17,7 +17,8 @@ fn length(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len()).unwrap()
 }
 
-/// Send what a recovery fabricates out at egress, where it is turned round, and in at ingress.
+/// Sends a fabricated segment of a recovery out at egress, which redirects the segment, and in at
+/// ingress.
 fn inject(lab: &mut Lab, bytes: Vec<u8>, space: u32) -> Out {
     let packet = Packet {
         bytes,
@@ -32,8 +33,9 @@ fn inject(lab: &mut Lab, bytes: Vec<u8>, space: u32) -> Out {
     out
 }
 
-/// Kill the main process; start it again, with its sequence numbers from `s2`; splice and replay
-/// the whole connection up to the end of `answers`, of which the client has the first `acked` bytes.
+/// Kills the main process; starts a new server, with sequence numbers from `s2`; splices and
+/// replays the whole connection up to the end of `answers`, of which the client has the first
+/// `acked` bytes.
 fn crash_and_recover(lab: &mut Lab, s2: SeqNumber, requests: &[u8], answers: &[u8]) {
     let killed = Exit {
         in_service: true,
@@ -122,7 +124,8 @@ fn crash_and_recover(lab: &mut Lab, s2: SeqNumber, requests: &[u8], answers: &[u
     lab.south.recovered();
 }
 
-/// The client asks, hears the first `heard` bytes of the answer, and says so.
+/// The client sends a request, receives the first `heard` bytes of the response, and acknowledges
+/// these bytes.
 fn exchange(lab: &mut Lab, delta: u32, asked: u32, answered: u32, heard: u32) {
     let (c, s) = (lab.c + 1 + asked, lab.s + 1 + answered);
     let out = lab.client(segment(c, s).timestamps(20, 900).payload(REQUEST));
@@ -273,9 +276,8 @@ proptest! {
         }
     }
 
-    /// Whatever both ends of a spliced connection send: checksums stay right (the laboratory
-    /// checks each), the acknowledgement that the client reads never goes back, and both rings stay
-    /// within their bounds.
+    /// For any segments of both ends of a spliced connection: checksums stay right (`Lab` checks
+    /// each), the client's acknowledgement never goes back, and both rings stay within bounds.
     #[test]
     fn whatever_comes_the_client_is_never_told_less(
         segments in proptest::collection::vec((any_segment(), any::<bool>()), 1..40),
@@ -310,7 +312,8 @@ proptest! {
         prop_assert!(bytes < 4096);
     }
 
-    /// What the server numbers `x`, the client acknowledges, and the server reads again as `x`.
+    /// The server's number `x` reaches the client, the client acknowledges, and the server reads
+    /// `x` again.
     #[test]
     fn translation_there_and_back_is_the_identity(c: u32, s: u32, s2: u32, tsval: u16, len in 1usize..100) {
         let mut lab = Lab::with(settings(), c, s, false).open();

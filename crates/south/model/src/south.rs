@@ -1,4 +1,4 @@
-//! The state of one service (`state.h`), and the small questions that every program asks of it.
+//! The state of one service (`state.h`), and the questions that all programs ask.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -25,34 +25,34 @@ use crate::{
 /// Marks of packets that we made ourselves, as offsets from [`Settings::mark`]: for the server, to
 /// be translated like the client's own.
 pub const MARK_CLIENT_SPACE: u32 = 0;
-/// For the server, as it is.
+/// For the server, unchanged.
 pub const MARK_SERVER_SPACE: u32 = 1;
-/// For the client, as it is.
+/// For the client, unchanged.
 pub const MARK_TO_CLIENT: u32 = 2;
 /// A copy of a client's segment for the logger, still to be wrapped.
 pub(crate) const MARK_SEGMENT: u32 = 3;
-/// For the logger, as it is.
+/// For the logger, unchanged.
 pub(crate) const MARK_TO_LOGGER: u32 = 4;
-/// For the client, as it is; the link address of its neighbour is still to be found.
+/// For the client, unchanged; the link address of the neighbour is still unknown.
 pub const MARK_TO_NEIGHBOUR: u32 = 5;
 pub(crate) const MARKS: u32 = 6;
 
-/// Size of the event ring and of a record in it (`struct event`), bytes.
+/// Size of the event ring and of a record in the ring (`struct event`), bytes.
 const EVENT_RING: usize = 1 << 20;
 const EVENT_RECORD: usize = 80;
 
-/// What is decided before anything is attached.
+/// Settings that are fixed before a program is attached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Silence of the supervisor, in ns, after which nothing is gated any more.
+    /// Silence of the supervisor, in ns, after which all gates open.
     pub heartbeat_timeout_ns: u64,
     /// Which ends of processes are crashes.
     pub crash_on: CrashOn,
-    /// First of the three marks of our own packets.
+    /// First of the six marks of the service's packets.
     pub mark: u32,
     /// Outstream bytes recorded at the beginning of each turn.
     pub verify_head: u32,
-    /// What the server says besides is digested.
+    /// Key and rate of digests of output beyond the recorded heads; `None`: no digests are taken.
     pub digests: Option<Digests>,
     /// Size of the ring to the logger, bytes.
     pub mirror_capacity: usize,
@@ -64,15 +64,15 @@ pub struct Settings {
     pub endpoints: Vec<SocketAddr>,
     /// The record is kept at the other end of a log link, not behind the ring.
     pub link: bool,
-    /// The server has state, and advances read cursors ([`SouthSide::advance_read_cursor`]). If no more segments come
-    /// in a tenth of a second, no copy is left out.
+    /// The server has state, and advances read cursors ([`SouthSide::advance_read_cursor`]). All segments are mirrored
+    /// if no more than this number come in a tenth of a second.
     pub read_cursors: Option<u32>,
 }
 
 /// The life of the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Service {
-    /// Nothing of the service leaves or enters.
+    /// No packet of the service leaves or enters.
     pub gated: bool,
     /// When the gate was shut, ns.
     pub gated_ns: u64,
@@ -88,7 +88,7 @@ pub struct Service {
     pub main_pid: u32,
     /// When the supervisor was heard last, ns.
     pub heartbeat_ns: u64,
-    /// Nothing leaves from then on; `None`: no lease is needed.
+    /// After this time no packet leaves; `None`: no lease is needed.
     pub lease_until_ns: Option<u64>,
     /// The number of the next connection; the first is 1.
     pub next_flow_id: u64,
@@ -111,9 +111,9 @@ pub struct Counters {
     pub gated_in: u64,
     /// Replayed segments acknowledged for the client.
     pub self_acks: u64,
-    /// Segments translated on their way to the client.
+    /// Segments translated on the way to the client.
     pub translated_out: u64,
-    /// Segments translated on their way to the server.
+    /// Segments translated on the way to the server.
     pub translated_in: u64,
     /// Segments of connections that are not protected.
     pub untracked: u64,
@@ -125,7 +125,7 @@ pub struct Counters {
     pub events_lost: u64,
     /// Acknowledgements of the logger, each counted once.
     pub link_acks: u64,
-    /// Packets that pretended to be one.
+    /// Packets that pretended to be an acknowledgement of the logger.
     pub link_forged: u64,
     /// Beginnings of answers that went to the logger at once.
     pub link_heads: u64,
@@ -133,7 +133,7 @@ pub struct Counters {
     pub link_opens: u64,
     /// Segments that told the client less than the server's TCP had.
     pub acks_clamped: u64,
-    /// Pure ACKs that would have brought nothing new.
+    /// Pure ACKs without news for the client.
     pub acks_withheld: u64,
     /// ACKs made from acknowledgements of the logger.
     pub acks_made: u64,
@@ -141,25 +141,25 @@ pub struct Counters {
     pub fenced: u64,
     /// Segments that no copy was made of.
     pub mirror_skipped: u64,
-    /// Replayed segments that waited for what is compared behind them.
+    /// Replayed segments that waited for a comparison of later output.
     pub replay_held: u64,
     /// Connections of which only samples are digested from then on.
     pub sampled: u64,
 }
 
-/// What becomes of a packet.
+/// Verdict on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// On to the next program, and then to its receiver.
+    /// On to the next program, and then to the receiver.
     Next,
-    /// It is gone.
+    /// Dropped.
     Drop,
-    /// It is gone, and the kernel's TCP takes it for sent.
+    /// Dropped, while the kernel's TCP takes the packet for sent.
     Withheld,
-    /// Turned round: it enters through this interface's [`SouthSide::ingress`].
+    /// Redirected: the packet enters through this interface's [`SouthSide::ingress`].
     RedirectIngress,
-    /// It leaves through another interface, or this one: for the client or the logger, as its mark
-    /// says.
+    /// Leaves through another interface, or this interface: for the client or the logger, according
+    /// to the mark.
     Redirect,
 }
 
@@ -170,7 +170,7 @@ pub struct Event {
     pub at: Duration,
     /// The incarnation of the server at that time.
     pub incarnation: u32,
-    /// The kind, with its fields.
+    /// The kind, with the fields of the kind.
     pub kind: EventKind,
 }
 
@@ -181,7 +181,7 @@ pub enum EventKind {
     Death {
         /// The process.
         pid: u32,
-        /// Its end, as `wait(2)` gives it.
+        /// Exit status, as in `wait(2)`.
         status: u32,
     },
     /// The server listens on a protected port.
@@ -195,7 +195,7 @@ pub enum EventKind {
         /// The reason.
         reason: UnprotectedReason,
     },
-    /// A replayed outstream differs from the record: nothing of the connection leaves any more.
+    /// A replayed outstream differs from the record: no segment of the connection leaves any more.
     Diverged {
         /// The connection.
         key: FlowKey,
@@ -204,7 +204,7 @@ pub enum EventKind {
         /// The first byte that differs, client space.
         at: SeqNumber,
     },
-    /// A connection that had lost its logger begins a turn, and is recorded again.
+    /// A connection that had lost the logger begins a request, and is recorded again.
     Reprotected {
         /// The connection.
         key: FlowKey,
@@ -224,7 +224,7 @@ pub enum EventKind {
     },
 }
 
-/// The south side wrap of one service: its maps, and (in the other modules) its programs.
+/// The south side wrap of one service: the maps, and (in the other modules) the programs.
 #[derive(Debug, Clone)]
 pub struct SouthSide {
     /// Connections whose handshake is complete.
@@ -233,12 +233,12 @@ pub struct SouthSide {
     pub(crate) half_open: LruMap<FlowKey, Flow>,
     /// TCP headers of SYN-ACKs that wait for the logger.
     pub(crate) synacks: LruMap<FlowKey, Vec<u8>>,
-    /// What replayed output must look like, by flow and chunk number.
+    /// Expected replayed output, by flow and chunk number.
     pub(crate) expected: BTreeMap<(FlowId, u32), Expect>,
     pub(crate) shared: Shared,
 }
 
-/// What all programs share, apart from the flows.
+/// State that all programs share, apart from the flows.
 #[derive(Debug, Clone)]
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
@@ -252,12 +252,12 @@ pub(crate) struct Shared {
     pub(crate) path: Option<u32>,
     pub(crate) copies: VecDeque<Copy>,
     pub(crate) read_cursors: ReadCursors,
-    /// What left for clients, besides what calls have returned.
+    /// Packets that left for clients, besides the packets that calls returned.
     pub(crate) sent: VecDeque<Packet>,
 }
 
 impl SouthSide {
-    /// A service in its first life, heard of at `now_ns`.
+    /// A service in the first incarnation, with a heartbeat at `now_ns`.
     #[must_use]
     pub fn new(settings: Settings, now_ns: u64) -> Self {
         let endpoints = settings
@@ -297,7 +297,7 @@ impl SouthSide {
         }
     }
 
-    /// What the key of digests is made of, if any are taken.
+    /// Seed of the key of digests; `None`: no digests are taken.
     #[must_use]
     pub fn digest_seed(&self) -> Option<DigestSeed> {
         let digests = self.shared.settings.digests.as_ref();
@@ -345,9 +345,10 @@ impl SouthSide {
 }
 
 impl Shared {
-    /// Without a supervisor nobody would ever open the gate again: its silence opens it.
+    /// Without a supervisor no process would ever open the gate again: silence of the supervisor
+    /// opens the gate.
     pub(crate) fn abandoned(&self, now_ns: u64) -> bool {
-        // A heartbeat may be newer than a time that was read just before it.
+        // A heartbeat may be newer than a time that was read just before the heartbeat.
         now_ns.saturating_sub(self.service.heartbeat_ns) > self.settings.heartbeat_timeout_ns
     }
 
@@ -365,8 +366,9 @@ impl Shared {
         self.settings.link && flow.unprotected.is_none() && !flow.log.ended
     }
 
-    /// Is this flow's server socket one that may not speak or hear? A flow of an earlier life stays
-    /// gated until it is spliced. What a living server closed is the kernel's to finish.
+    /// Whether this flow's server socket may neither send nor receive. A flow of an earlier
+    /// incarnation stays gated until the splice. The kernel finishes a connection that a living
+    /// server closed.
     pub(crate) fn flow_gated(&self, flow: &Flow, now_ns: u64) -> bool {
         if flow.server_closing {
             false
@@ -377,13 +379,13 @@ impl Shared {
         }
     }
 
-    /// Without a logger there is no lease, either: who needs one falls silent soon, and keeps its clients
-    /// waiting rather than serve them without a record meanwhile.
+    /// Without a logger there is no lease, either. A host that needs a lease falls silent soon:
+    /// until then the host lets clients wait rather than serve clients without a record.
     pub(crate) fn waits_for_logger(&self, now_ns: u64) -> bool {
         self.service.lease_until_ns.is_some() && !self.abandoned(now_ns)
     }
 
-    /// Does nothing reach its server socket now?
+    /// Whether no packet reaches the flow's server socket now.
     pub(crate) fn flow_stands_still(&self, flow: &Flow, now_ns: u64) -> bool {
         self.flow_gated(flow, now_ns) || matches!(flow.mode, Mode::Splicing | Mode::Diverged)
     }
@@ -425,12 +427,12 @@ impl Shared {
     }
 }
 
-/// The address as packets carry it.
+/// The address in the form of packets.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Which of our marks this is, if it is one.
+/// The number of the mark; `None`: no mark of the service.
 pub(crate) fn our_mark(mark: u32, base: u32) -> Option<u32> {
     let offset = mark.wrapping_sub(base);
     (offset < MARKS).then_some(offset)

@@ -1,7 +1,7 @@
 //! A small vocabulary for tests: one connection, and packets of its two ends.
 //!
-//! Every packet that comes out of the programs is checked: it parses, and its checksum is what its
-//! mode says.
+//! Each packet that comes out of the programs is checked: the packet parses, and the checksum is
+//! right for the mode.
 
 use std::net::SocketAddr;
 
@@ -158,7 +158,7 @@ pub(crate) fn syn_options(tsval: u32, tsecr: u32, scale: u8) -> Vec<u8> {
     [&[2, 4, 5, 0xb4, 4, 2][..], stamps, &[1, 3, 3, scale]].concat()
 }
 
-/// What came out.
+/// Output of the programs.
 #[derive(Debug, Clone)]
 pub(crate) struct Out {
     pub(crate) verdict: Verdict,
@@ -179,7 +179,7 @@ impl Out {
                     let state = ChecksumState::of(source, destination, packet.payload());
                     state == ChecksumState::Valid
                 }
-                // Of 65,536 unfinished checksums one is also a valid one.
+                // One of 65,536 unfinished checksums is also a valid checksum.
                 ChecksumMode::Partial => {
                     let len = u32::try_from(packet.payload_len()).unwrap();
                     let sum = checksum::pseudo_header(source, destination, packet.protocol(), len);
@@ -279,8 +279,8 @@ impl Lab {
         self.south.gate(self.now);
     }
 
-    /// A new life, and the answer of the new server, which begins at `s2`, to the fabricated SYN.
-    /// The replay begins with the connection; nothing is compared.
+    /// A new incarnation, and the answer of the new server, which begins at `s2`, to the fabricated
+    /// SYN. The replay begins with the connection; no output is compared.
     pub(crate) fn splice(&mut self, s2: SeqNumber) -> Out {
         self.splice_and_verify(s2, self.s + 1)
     }

@@ -1,8 +1,8 @@
-//! What a replayed outstream must look like: the record, and where it may differ.
+//! The expected replayed outstream: the record, and the places where output may differ.
 //!
-//! A restarted server says the same again, but for what depends on the time of day: the value of
-//! an HTTP `Date` field has the same length and other digits. Such fields are named; their values
-//! may differ and are counted. Everything else that is recorded must be equal.
+//! A restarted server repeats the same output, except for output that depends on the time of day:
+//! the value of an HTTP `Date` field has the same length and other digits. The operator names such
+//! fields; different values are counted. All other recorded bytes must be equal.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +21,7 @@ pub(crate) const fn chunk_of(seq: SeqNumber) -> u32 {
     seq.0 / 512
 }
 
-/// Where in its chunk it stands.
+/// Offset of `seq` in the chunk.
 pub(crate) const fn offset_in_chunk(seq: SeqNumber) -> usize {
     seq.0 as usize % EXPECT_CHUNK
 }
@@ -31,9 +31,9 @@ pub(crate) const fn offset_in_chunk(seq: SeqNumber) -> usize {
 pub struct Expect {
     /// The record.
     pub bytes: [u8; EXPECT_CHUNK],
-    /// `0xff` where the replay must agree with it.
+    /// `0xff` where the replay must agree with the record.
     pub strict: [u8; EXPECT_CHUNK],
-    /// `0xff` where it may differ.
+    /// `0xff` where the replay may differ.
     pub soft: [u8; EXPECT_CHUNK],
 }
 
@@ -48,11 +48,11 @@ impl Default for Expect {
     }
 }
 
-/// The fields whose values may differ unless the operator names others.
+/// The fields whose values may differ unless the operator names other fields.
 pub const DEFAULT_FIELDS: &[&str] = &["Date"];
 
-/// The recorded ranges as chunks, each with its number (sequence number / [`EXPECT_CHUNK`]). `answers`: the places
-/// where answers begin, in order like the ranges.
+/// The recorded ranges as chunks, each with a number (sequence number / [`EXPECT_CHUNK`]).
+/// `answers`: the places where responses begin, in order like the ranges.
 #[must_use]
 pub fn expectations(
     ranges: &[(SeqNumber, Vec<u8>)],
@@ -95,8 +95,8 @@ pub fn expectations(
     chunks
 }
 
-/// Ranges that follow one another are one: a record comes in pieces that end anywhere, and where
-/// a piece begins says nothing of where a response does.
+/// Joins adjacent ranges: a record comes in pieces that end anywhere, and the beginning of a piece
+/// need not be the beginning of a response.
 fn joined(ranges: &[(SeqNumber, Vec<u8>)]) -> Vec<(SeqNumber, Vec<u8>)> {
     let mut whole: Vec<(SeqNumber, Vec<u8>)> = Vec::new();
     for (start, bytes) in ranges {
@@ -128,8 +128,8 @@ fn tolerated(
     (found, next)
 }
 
-/// Read the responses from `at` on, up to one that was read before, or that begins behind `bytes`. `read` has this
-/// place, too.
+/// Reads the responses from `at` on, up to a response that was read before, or begins behind
+/// `bytes`. Adds this place to `read`, too.
 fn read_responses(
     bytes: &[u8],
     mut at: usize,
@@ -165,7 +165,7 @@ enum Framing {
     UntilClose,
 }
 
-/// Read the head at `at`; returns where its body begins.
+/// Reads the head at `at`; returns where the body begins.
 fn read_head(
     bytes: &[u8],
     at: usize,
@@ -197,8 +197,8 @@ fn read_head(
     (bytes.len(), Framing::UntilClose)
 }
 
-/// Where the chunked body that begins at `at` ends (RFC 9112 7.1); the end of the record if it
-/// does not end there, or is malformed.
+/// Where the chunked body that begins at `at` ends (RFC 9112 7.1); the end of the record if the
+/// body does not end there, or is malformed.
 fn end_of_chunks(bytes: &[u8], mut at: usize) -> usize {
     while at < bytes.len() {
         let end = line_end(bytes, at);
@@ -230,7 +230,7 @@ fn end_of_trailers(bytes: &[u8], mut at: usize) -> usize {
     at
 }
 
-/// Where the line that begins at `from` ends, without its CRLF.
+/// End of the line that begins at `from`, without CRLF.
 fn line_end(bytes: &[u8], from: usize) -> usize {
     bytes[from..]
         .windows(2)
@@ -238,7 +238,7 @@ fn line_end(bytes: &[u8], from: usize) -> usize {
         .map_or(bytes.len(), |length| from + length)
 }
 
-/// Where in this header line the value begins, if its field is one of those named.
+/// Where the value begins in this header line, if the field is in `fields`.
 fn value_of(line: &[u8], fields: &[impl AsRef<str>]) -> Option<usize> {
     let colon = line.iter().position(|byte| *byte == b':')?;
     fields

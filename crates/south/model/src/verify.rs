@@ -1,7 +1,7 @@
-//! Never a wrong byte (`verify.h`): while a replayed server says again what the client has heard,
-//! its output is compared with the record as it passes, before anything of the segment is
-//! acknowledged or sent on. The record is kept in chunks of 512 bytes aligned in client space, with
-//! masks that say where the bytes must agree and where they may differ (the value of a Date header).
+//! Never a wrong byte (`verify.h`): output that a replayed server repeats is compared with the
+//! record, before any byte of the segment is acknowledged or sent on. The record is kept in chunks
+//! of 512 bytes aligned in client space, with masks for the bytes that must agree and the bytes
+//! that may differ (the value of a Date header).
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Divergence(pub(crate) SeqNumber);
 
-/// Compare what of `payload`, which begins at `seq` in client space, lies before `verify.end`.
+/// Compares the part of `payload` before `verify.end`; `payload` begins at `seq` in client space.
 pub(crate) fn verify_replayed(
     expected: &BTreeMap<(FlowId, u32), Expect>,
     flow: &mut Flow,

@@ -27,10 +27,10 @@ use wire::SeqNumber;
 
 use crate::flow::Flow;
 
-/// Self-ACKs have microsecond round trips and would inflate the congestion window; this keeps what
-/// a replaying server may have in flight small, bytes. It is no less than a segment can have: into a
-/// smaller window Linux sends one of the loopback's (65483 bytes) only when its persist timer
-/// fires, five times a second.
+/// Self-ACKs have round-trip times of microseconds and would inflate the congestion window. This
+/// window limits the data in flight of a replaying server, bytes. The window is not smaller than a
+/// segment can be: into a smaller window, Linux sends a segment of the loopback (65483 bytes) only
+/// when the persist timer fires, five times a second.
 const SELF_ACK_WINDOW: u32 = 65_535;
 
 /// More than a whole segment of Ethernet, bytes: Linux goes on when a retransmitted segment is acknowledged as a
@@ -61,7 +61,7 @@ pub(crate) fn client_una(flow: &Flow) -> SeqNumber {
     flow.client.ack - flow.splice.delta_seq
 }
 
-/// Has the client more than the new server has said so far?
+/// Whether the client has more output than the new server has sent so far.
 pub(crate) fn is_replaying(flow: &Flow) -> bool {
     flow.splice.nxt.before(client_una(flow))
 }

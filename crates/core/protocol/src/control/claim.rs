@@ -1,4 +1,4 @@
-//! Which service has which addresses. What the logger does with it is the crate `lease`'s.
+//! Which service has which addresses. The crate `lease` decides about claims.
 
 use core::net::SocketAddr;
 
@@ -6,14 +6,17 @@ use serde::{Deserialize, Serialize};
 
 use super::values;
 
-/// A host says which addresses clients of a service connect to: no other service has them as long as this one lives.
+/// A host tells the addresses that clients of a service connect to. No other service gets these
+/// addresses as long as this service lives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     /// The host, as in [`super::LeaseRequest::host`].
     pub host: u64,
-    /// The service is being served: who has clients is not refused, but told of the other one.
+    /// The service is being served: the logger does not refuse a service with clients, but reports
+    /// the other service.
     pub serves: bool,
-    /// The operator knows that another site has the same addresses (NAT): nothing is refused for them.
+    /// The operator knows that another site has the same addresses (NAT): these addresses are no
+    /// reason to refuse.
     pub shared: bool,
     /// The host's name, for people.
     #[serde(with = "values::name")]
@@ -21,7 +24,7 @@ pub struct Claim {
     /// The name of the service.
     #[serde(with = "values::name")]
     pub service: String,
-    /// What clients connect to; IPv4 not in its mapped form.
+    /// Addresses that clients connect to; IPv4 not in the mapped form.
     #[serde(with = "values::addresses")]
     pub addresses: Vec<SocketAddr>,
     /// The version of determinants that the host records and replays; 0: the server has no state, or the peer does not

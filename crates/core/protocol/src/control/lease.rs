@@ -1,17 +1,17 @@
-//! Who may speak for a service: a host asks, the logger answers. What the two do with it is the
-//! crate `lease`; `docs/internals/leases.md` says why it is safe.
+//! Who may speak for a service: a host asks, the logger answers. The crate `lease` has the
+//! decisions of both; `docs/internals/leases.md` says why leases are safe.
 
 use serde::{Deserialize, Serialize};
 
 use super::{framed, values::name};
 
-/// A host says where it stands, and asks where it stands then. Sent again and again, by the host that
-/// serves and by its standbys; each is answered by at most one [`LeaseAnswer`].
+/// A host reports a standing and asks for a verdict. The serving host and the standbys send
+/// requests again and again; the logger answers each request with at most one [`LeaseAnswer`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRequest {
-    /// One life of the service on one host: drawn at random when the host has begun to take part
-    /// since it was booted, or since it was superseded or released; the same when `serve` alone is
-    /// started again.
+    /// Instance of the service on one host: drawn at random when the host takes part for the first
+    /// time since the boot, or since the last instance was superseded or released. A restart of
+    /// `serve` alone keeps the instance.
     pub instance: u64,
     /// The host, the same after a reboot. At any time a host has at most one instance of a service.
     pub host: u64,
@@ -29,70 +29,73 @@ pub struct LeaseRequest {
     pub service: String,
 }
 
-/// Where one who asks stands.
+/// Standing of the asking host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Standing {
-    /// It is silent and wants to serve; the operator vouches that no host serves by a permission that
-    /// the logger may have forgotten.
+    /// The host is silent and wants to serve. The operator vouches that no host serves by a
+    /// permission that the logger may have forgotten.
     First,
-    /// It is silent, and would serve if the host that serves does not any more.
+    /// The host is silent, and would serve after the end of the serving host.
     Standby {
-        /// The newest epoch in which it was told that it is effective.
+        /// The newest epoch in which the logger told the host that the standby is effective.
         effective_in: Option<u32>,
     },
-    /// It was granted an epoch.
+    /// The host was granted an epoch.
     Holds {
         /// Which.
         epoch: u32,
-        /// It may speak at this moment.
+        /// The host may speak at this moment.
         speaks: bool,
-        /// Its data plane enforces the end of a lease: it would fall silent by itself.
+        /// The data plane of the host enforces the end of a lease: at the end, the host falls
+        /// silent without `serve`.
         leased: bool,
-        /// The number of the newest request whose answer it has. It ignores answers to older ones.
+        /// The number of the newest request whose answer has arrived. The host ignores answers to
+        /// older requests.
         answered: u64,
     },
-    /// It held an epoch, has silenced itself, and does not speak again as this instance; or it was a
-    /// standby, and is none any more.
+    /// The host held an epoch, is silent now, and does not speak again as this instance. Or the
+    /// host was a standby, and is no standby any more.
     Released {
         /// Which; 0: none.
         epoch: u32,
     },
 }
 
-/// What becomes of the asker.
+/// The logger's verdict on a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseAnswer {
     /// Who asked.
     pub instance: u64,
-    /// The number of its request.
+    /// The number of the request.
     pub number: u64,
-    /// The life of the logger: drawn at random when its process starts, never 0.
+    /// Number of this run of the logger: drawn at random when the logger process starts, never 0.
     pub life: u64,
-    /// What it is told.
+    /// The verdict.
     #[serde(with = "framed")]
     pub verdict: Verdict,
 }
 
-/// What had become of the epoch before the one that is granted. For people: nothing is decided by it.
+/// End of the epoch before the granted epoch. For people: no decision depends on this value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum Former {
-    /// Nothing is known of it.
+    /// The logger does not know the former epoch.
     #[default]
     Unknown,
-    /// The host that served had given it up: it was moved or stopped.
+    /// The former host had given the epoch up: the service was moved or stopped.
     GivenUp,
-    /// Another host has let its lease run out: it has died, hangs or is cut off.
+    /// The lease of another host has expired: that host has died, hangs or is cut off.
     Other,
     /// This host has, and was started again since.
     Same,
 }
 
-/// What one who asks is told.
+/// The logger's decision for the asking host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
-    /// Nothing yet; ask again.
+    /// No decision yet; ask again.
     Wait,
-    /// It may speak for so long, counted from when it *sent* the request.
+    /// The host may speak for `term_us`, counted from the moment at which the host *sent* the
+    /// request.
     Lease {
         /// In this epoch.
         epoch: u32,
@@ -100,26 +103,26 @@ pub enum Verdict {
         term_us: u32,
         /// A standby was heard a moment ago, and takes over when this lease is over.
         standby: bool,
-        /// What had become of the epoch before.
+        /// End of the epoch before.
         former: Former,
     },
-    /// It may speak without end: there is nobody who could take over.
+    /// The host may speak without end: there is no standby that could take over.
     Free {
         /// In this epoch.
         epoch: u32,
     },
-    /// It is a standby.
+    /// The host is a standby.
     Standby {
         /// The present epoch.
         epoch: u32,
-        /// It may be granted the next one.
+        /// This standby may be granted the next epoch.
         effective: bool,
-        /// So long the answer stays the same, unless somebody gives the epoch up, µs; 0: nothing is known. Who asks
-        /// again right then loses no time.
+        /// Time for which the answer stays the same, unless a host gives the epoch up, µs; 0:
+        /// unknown. A request at the end of that time loses no time.
         again_us: u32,
     },
-    /// The service is another's, or has been given up: the asker is silent from now on. It may come
-    /// again as another instance.
+    /// Another host has the service, or the service was given up: the asking host is silent from
+    /// now on. The host may ask again as another instance.
     Superseded {
         /// The present epoch.
         epoch: u32,

@@ -1,4 +1,4 @@
-//! What the messages of the control protocol say.
+//! Messages of the control protocol.
 
 use serde::{Deserialize, Serialize};
 use wire::{FlowId, SeqNumber};
@@ -11,7 +11,7 @@ use super::{
 use crate::link::LinkKeys;
 use crate::{Digest, DigestSeed, UnprotectedReason, Versions};
 
-/// What `serve` asks.
+/// Message from `serve` to the logger.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// Who is asking. The first message on a stream; answered by [`Response::Hello`].
@@ -19,11 +19,11 @@ pub enum Request {
         /// The name of the service whose record this is.
         #[serde(with = "name")]
         service: String,
-        /// The versions of the mirror frame in which the ring may be written. The logger chooses one.
+        /// The versions of the mirror frame that the ring may hold. The logger chooses a version.
         #[serde(with = "framed")]
         frames: Versions,
     },
-    /// What is recorded of each connection? Answered by [`Response::Summaries`].
+    /// Asks for the summary of each record. Answered by [`Response::Summaries`].
     Summaries,
     /// Recorded instream bytes of a connection. Answered by [`Response::Data`].
     Read {
@@ -39,18 +39,19 @@ pub enum Request {
         /// The connection.
         flow: FlowId,
     },
-    /// Where a client spoke after it had heard all that its server had said. Answered by
-    /// [`Response::Beginnings`].
+    /// Asks for the places where the client sent after the whole outstream was acknowledged.
+    /// Answered by [`Response::Beginnings`].
     Beginnings {
         /// The connection.
         flow: FlowId,
     },
-    /// Digests of what the server had said, where not all of that is recorded. Answered by [`Response::Digests`].
+    /// Asks for digests of outstreams that are not recorded as a whole. Answered by
+    /// [`Response::Digests`].
     Digests {
         /// The connection.
         flow: FlowId,
     },
-    /// Stop recording a connection and drop its record. Not answered.
+    /// Stop recording a connection and drop the record. Not answered.
     Unprotect {
         /// The connection.
         flow: FlowId,
@@ -59,23 +60,22 @@ pub enum Request {
     Statistics,
     /// Stop. Answered by the end of the stream.
     Shutdown,
-    /// The records are about to be replayed: while this holds, no turn begins and nothing of a
-    /// record is dropped. Not answered; what is asked afterwards is answered from such records.
+    /// A replay is about to begin: as long as `hold` is true, no request begins and no part of a
+    /// record is dropped. Not answered. Later questions are answered from such records.
     HoldTurns {
-        /// Whether it holds from now on.
+        /// Whether to hold from now on.
         hold: bool,
     },
-    /// A service wants its record kept by a logger on another machine. The first message on such a
-    /// stream, in the place of [`Request::Hello`]; answered by [`Response::Attached`].
+    /// A service asks a logger on another machine to keep the record. The first message on such a
+    /// stream, instead of [`Request::Hello`]; answered by [`Response::Attached`].
     Attach(Attach),
-    /// The key of this service's digests is made of that. If the logger has records whose digests have another key,
-    /// they stay of that one. Answered by [`Response::DigestSeed`].
+    /// Seed for the key of this service's digests. Records at the logger whose digests have another
+    /// key keep that key. Answered by [`Response::DigestSeed`].
     DigestSeed(DigestSeed),
     /// The keys of the link have been in use for long enough. Answered by [`Response::Keys`].
     Rekey,
-    /// Mirror frames of the agreed version, one behind the other:
-    /// what the datagrams of the link do not tell (heads of the outstream, ends of connections).
-    /// Not answered.
+    /// Mirror frames of the agreed version, back to back, with data that the datagrams of the link
+    /// do not carry (heads of the outstream, ends of connections). Not answered.
     Frames {
         /// At most [`super::MAX_DATA`].
         #[serde(with = "bytes")]
@@ -86,49 +86,53 @@ pub enum Request {
         /// The number that the asker chose.
         token: u64,
     },
-    /// A connection gets a record that begins in its middle: see [`Resume`]. Not answered.
+    /// A connection gets a record that begins in the middle of the connection: see [`Resume`]. Not
+    /// answered.
     Resume(Resume),
-    /// The service has this logger in use, and it is the `session`th time that it has taken another one
-    /// in use, whichever. Who finds records at several loggers takes those with the highest number: the
-    /// others are the past. Not answered.
+    /// The service has this logger in use. `session` counts how often the service has taken another
+    /// logger in use. A service that finds records at several loggers uses the records with the
+    /// highest number: the other records are outdated. Not answered.
     InUse {
         /// The number.
         session: u64,
     },
-    /// Which connections have a record? Asked by a service whose host knows nothing of them any more.
-    /// Answered by [`Response::Connections`].
+    /// Asks which connections have a record, for a service whose host has lost all state of
+    /// connections. Answered by [`Response::Connections`].
     Connections,
-    /// May this host speak for the service? Answered by [`Response::Lease`]. A standby says nothing
-    /// else on this stream: it has no record.
+    /// Asks for a lease. Answered by [`Response::Lease`]. A standby sends no other message on this
+    /// stream: a standby has no record.
     Lease(LeaseRequest),
-    /// The operator says that the host which was granted a service is gone for good: it holds the service no more.
-    /// Answered by [`Response::GivenUp`], or by an error if that host was heard a moment ago.
+    /// The operator vouches that the host which was granted a service is gone for good: the host no
+    /// longer holds the service. Answered by [`Response::GivenUp`], or by an error if that host was
+    /// heard a moment ago.
     GiveUp {
         /// The name of the service.
         #[serde(with = "name")]
         service: String,
     },
-    /// These addresses are those of a service: before [`Request::Attach`] and [`Request::Lease`]. Answered by
-    /// [`Response::Claimed`]; by [`ErrorCode::Taken`] if another service has one of them, and then the stream ends.
+    /// Claims the addresses of a service: before [`Request::Attach`] and [`Request::Lease`].
+    /// Answered by [`Response::Claimed`]; by [`ErrorCode::Taken`] if another service has an address
+    /// of the list, and then the stream ends.
     Claim(Claim),
-    /// What there is of the record that the processes of a server with state make
-    /// ([`crate::link::Determinants`]). Answered by [`Response::Determinants`].
+    /// Asks how much of the determinant log ([`crate::link::Determinants`]) the logger has.
+    /// Answered by [`Response::Determinants`].
     Determinants {
-        /// The record's number. If it is another one than that of what is kept, that is dropped. `None`: whichever
-        /// is there.
+        /// Number of the record. The logger drops a kept record with another number. `None`: any
+        /// record.
         record: Option<u64>,
-        /// So much of its streams (number of the process, length in bytes) was with a logger before, so that things
-        /// may have been said on its account. What is less is not the record.
+        /// Lengths of the streams that a logger had before (number of the process, length in
+        /// bytes): output may depend on all these bytes. A shorter stream is not the record.
         #[serde(with = "framed::list")]
         said: Vec<(u32, u64)>,
     },
-    /// More of such a record, from who serves: a logger that has begun anew has to be told all of it. Not answered.
+    /// More determinants, from the serving host: a logger that was restarted needs the whole log.
+    /// Not answered.
     TellDeterminants {
         /// The record's number.
         record: u64,
         /// The number of the process.
         process: u32,
-        /// Bytes of its stream before these.
+        /// Offset of these bytes in the stream.
         from: u64,
         /// At most [`super::MAX_DATA`].
         #[serde(with = "bytes")]
@@ -138,77 +142,79 @@ pub enum Request {
     ReadDeterminants {
         /// The number of the process.
         process: u32,
-        /// Bytes of its stream before what is wanted.
+        /// Offset of the wanted bytes in the stream.
         from: u64,
         /// The most bytes wanted. The answer may be shorter, and never exceeds [`super::MAX_DATA`].
         max_len: u32,
     },
-    /// What is before there is needed no more, whether it was recorded or not: a place may lie beyond the record, and
-    /// what is missing before it is waited for no longer. Not answered.
+    /// Input before these places is no longer needed, recorded or not. A place may lie beyond the
+    /// record: the logger no longer waits for missing bytes before the place. Not answered.
     Release {
-        /// Connections, and the first bytes of their instreams that are to be kept. At most [`super::MAX_DATA`] bytes.
+        /// Connections, and the first instream bytes to keep. At most [`super::MAX_DATA`] bytes.
         #[serde(with = "framed::list")]
         places: Vec<(FlowId, SeqNumber)>,
     },
-    /// What is behind there was never said whole, and is dropped. Not answered.
+    /// The rest of the stream was never logged as a whole, and is dropped. Not answered.
     CutDeterminants {
         /// The number of the process.
         process: u32,
-        /// How long its stream is from now on, bytes.
+        /// New length of the stream, bytes.
         length: u64,
     },
-    /// Somebody who stands by wants to hear what the processes of a service are told, as it comes: by
-    /// [`Response::Followed`] and [`Response::Grown`]. Instead of [`Request::Attach`]; on such a stream
-    /// [`Request::Connections`] is answered, too, and nothing else.
+    /// A standby asks for the determinants of a service as the determinants arrive, by
+    /// [`Response::Followed`] and [`Response::Grown`]. Instead of [`Request::Attach`]; besides,
+    /// such a stream answers only [`Request::Connections`].
     Follow {
         /// The name of the service.
         #[serde(with = "name")]
         service: String,
-        /// What it has.
+        /// The edition that the standby has.
         #[serde(with = "framed")]
         edition: Option<Edition>,
-        /// Of that: number of the process and length in bytes. What is behind these comes next, if that is what is
-        /// kept.
+        /// Streams of that edition: number of the process and length in bytes. If the logger keeps
+        /// the same edition, the bytes behind these lengths come next.
         #[serde(with = "framed::list")]
         streams: Vec<(u32, u64)>,
     },
-    /// The next bytes of an image of the server's first process; the first of them begin another one. Answered by
-    /// [`Response::ImageTaken`], or by [`Response::ImageRefused`], and then nothing of it is left.
+    /// The next bytes of an image of the server's first process. The first bytes of an image begin
+    /// a new image. Answered by [`Response::ImageTaken`], or by [`Response::ImageRefused`] after
+    /// the logger has dropped the image.
     TellImage {
-        /// The record that it is of.
+        /// Number of the record.
         record: u64,
-        /// Its number.
+        /// Number of the image.
         image: u64,
-        /// How large it is, bytes.
+        /// Length of the image, bytes.
         length: u64,
-        /// Bytes of it before these.
+        /// Offset of these bytes in the image.
         from: u64,
         /// At most [`super::MAX_DATA`].
         #[serde(with = "bytes")]
         bytes: Vec<u8>,
     },
-    /// From now on the record is this image, which was told as a whole, and what comes behind `base`. Answered by
-    /// [`Response::ImageKept`] when it is so, or by [`Response::ImageRefused`], and then all is as it was.
+    /// From now on the record is this image, which was sent as a whole, and the stream behind
+    /// `base`. Answered by [`Response::ImageKept`] after the change, or by
+    /// [`Response::ImageRefused`], and then no record has changed.
     CommitImage {
         /// The record's number.
         record: u64,
         /// The image's.
         image: u64,
-        /// So much of the first process's stream it has the place of, bytes.
+        /// Bytes of the first process's stream that the image replaces.
         base: u64,
-        /// So many processes had been begun.
+        /// Number of processes that had been started.
         processes: u32,
     },
-    /// What was told of an image that was not committed is not wanted. Not answered.
+    /// Drops an image that was not committed. Not answered.
     DropImage,
     /// A part of the image that the record begins with. Answered by [`Response::ImageBytes`].
     ReadImage {
-        /// Its number.
+        /// Number of the image.
         image: u64,
-        /// Bytes of it before what is wanted.
+        /// Offset of the wanted bytes in the image.
         from: u64,
-        /// The most bytes wanted. The answer may be shorter, and never exceeds [`super::MAX_DATA`]; it is empty if
-        /// that image is not there.
+        /// The most bytes wanted. The answer may be shorter, and never exceeds [`super::MAX_DATA`];
+        /// the answer is empty if the logger does not have that image.
         max_len: u32,
     },
     /// Of the next version, for tests: refused as out of place.
@@ -231,7 +237,7 @@ impl Message for Request {
     }
 }
 
-/// What the logger answers, or tells unasked.
+/// Message from the logger to `serve`, asked or unasked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Response {
     /// To [`Request::Hello`].
@@ -260,7 +266,7 @@ pub enum Response {
         flow: FlowId,
         /// The sequence number of the first of these bytes.
         from: SeqNumber,
-        /// At most [`super::MAX_DATA`]; empty if nothing is recorded from there on.
+        /// At most [`super::MAX_DATA`]; empty if no byte is recorded from there on.
         #[serde(with = "bytes")]
         bytes: Vec<u8>,
     },
@@ -278,14 +284,14 @@ pub enum Response {
     Beginnings {
         /// The connection.
         flow: FlowId,
-        /// The first byte of what the client said, and the one after the last of what the server had said
-        /// before that, in order. At most [`super::MAX_DATA`] bytes.
+        /// For each request: the first byte of the client's data, and the end of the outstream
+        /// before the request, in order. At most [`super::MAX_DATA`] bytes.
         #[serde(with = "framed::list")]
         places: Vec<(SeqNumber, SeqNumber)>,
         /// Whether the list is complete with these.
         last: bool,
     },
-    /// To [`Request::DigestSeed`]: what the key of the digests in the records of the service is made of.
+    /// To [`Request::DigestSeed`]: seed for the key of the digests in the records of the service.
     DigestSeed(DigestSeed),
     /// To [`Request::Digests`].
     Digests {
@@ -317,27 +323,29 @@ pub enum Response {
     Attached {
         /// The logger's process number.
         pid: u32,
-        /// Whether the records of this instance are still here, or those of an earlier one are its
-        /// own now: if not, each connection needs an OPEN or a [`Request::Resume`].
+        /// Whether the records of this instance are still here, or the instance has inherited the
+        /// records of an earlier instance. If not, each connection needs an OPEN or a
+        /// [`Request::Resume`].
         kept: bool,
-        /// What [`Request::InUse`] has said of these records; 0 if nothing did.
+        /// The `session` of the last [`Request::InUse`] for these records; 0 without such a
+        /// request.
         session: u64,
-        /// The keys of the link, and the version that the logger has chosen from [`Attach::link`]. Those of an earlier
-        /// session of this instance stay valid in the other slot.
+        /// The keys of the link, and the version that the logger has chosen from [`Attach::link`].
+        /// Keys of an earlier session of this instance stay valid in the other slot.
         #[serde(with = "link_keys")]
         keys: LinkKeys,
         /// The version of the mirror frame that the logger has chosen from [`Attach::frames`].
         frames: u8,
     },
-    /// To [`Request::Rekey`]: they are accepted from now on, and those in the other slot, too. The
-    /// logger uses them when it has seen a datagram with a tag of theirs.
+    /// To [`Request::Rekey`]: the logger accepts the new keys from now on, and the keys in the
+    /// other slot, too. The logger uses the new keys after a datagram with a tag of these keys.
     Keys(#[serde(with = "link_keys")] LinkKeys),
     /// Segments arrive that belong to no record. Unasked, at most once a second for each number.
     Unknown {
         /// The low 32 bits of the flow's number, which is all that a segment tells.
         flow_low: u32,
     },
-    /// To [`Request::Connections`]: those that have a whole record.
+    /// To [`Request::Connections`]: connections with a whole record.
     Connections {
         /// At most [`Recorded::PER_MESSAGE`].
         #[serde(with = "framed::list")]
@@ -345,14 +353,16 @@ pub enum Response {
         /// Whether the list is complete with these.
         last: bool,
     },
-    /// To [`Request::GiveUp`]: nobody holds the service.
+    /// To [`Request::GiveUp`]: no host holds the service.
     GivenUp {
         /// The newest epoch, which is over.
         epoch: u32,
     },
-    /// To [`Request::Claim`]: as long as the service is heard of, no other gets them.
+    /// To [`Request::Claim`]: as long as the logger hears of the service, no other service gets
+    /// these addresses.
     Claimed {
-        /// Who has one of them besides, for the operator, if the claimant serves already or again; empty: nobody.
+        /// Another service with an address of the claim, for the operator, if the claimant serves
+        /// already or again; empty: no such service.
         beside: String,
     },
     /// To [`Request::Lease`].
@@ -375,12 +385,12 @@ pub enum Response {
         /// `None`: there is none.
         #[serde(with = "framed")]
         edition: Option<Edition>,
-        /// Nothing of it is missing on whose account things may have been said.
+        /// No determinant on which output may depend is missing.
         is_whole: bool,
-        /// What the stream of its first process begins behind.
+        /// The image that replaces the beginning of the first process's stream.
         #[serde(with = "framed")]
         image: Option<KeptImage>,
-        /// Its streams: number of the process and length in bytes.
+        /// Streams of the record: number of the process and length in bytes.
         #[serde(with = "framed::list")]
         streams: Vec<(u32, u64)>,
     },
@@ -390,27 +400,27 @@ pub enum Response {
         #[serde(with = "bytes")]
         bytes: Vec<u8>,
     },
-    /// To [`Request::TellImage`]: so much of it is there.
+    /// To [`Request::TellImage`]: length of the image at the logger so far.
     ImageTaken {
-        /// The record that it is of.
+        /// Number of the record.
         record: u64,
-        /// Its number.
+        /// Number of the image.
         image: u64,
         /// Bytes.
         there: u64,
     },
-    /// To [`Request::CommitImage`]: it is so.
+    /// To [`Request::CommitImage`]: the record begins with the image.
     ImageKept {
-        /// The record that it is of.
+        /// Number of the record.
         record: u64,
-        /// Its number.
+        /// Number of the image.
         image: u64,
     },
-    /// It is not taken, or is not what the record begins with.
+    /// The logger does not take the image, or the record does not begin with the image.
     ImageRefused {
-        /// The record that it is said to be of.
+        /// Number of the record in the request.
         record: u64,
-        /// Its number.
+        /// Number of the image.
         image: u64,
         /// Why, for the operator.
         why: String,
@@ -421,7 +431,7 @@ pub enum Response {
         #[serde(with = "bytes")]
         bytes: Vec<u8>,
     },
-    /// To who follows: what comes is of this edition, from its beginning on.
+    /// To a standby that follows: the next bytes are of this edition, from the beginning on.
     Followed {
         /// `None`: there is none.
         #[serde(with = "framed")]
@@ -431,7 +441,7 @@ pub enum Response {
     Grown {
         /// The number of the process.
         process: u32,
-        /// Bytes of its stream before these.
+        /// Offset of these bytes in the stream.
         from: u64,
         /// At most [`super::MAX_DATA`].
         #[serde(with = "bytes")]

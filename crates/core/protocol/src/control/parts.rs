@@ -1,4 +1,4 @@
-//! What messages of the control protocol are made of.
+//! Parts of the messages of the control protocol.
 
 use serde::{Deserialize, Serialize};
 use types::{ClientFin, ReplayMode, UnprotectedReason};
@@ -21,23 +21,22 @@ const FRAME_LEN: usize = 2;
 /// An image of a server's first process, which a record begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct KeptImage {
-    /// Its number.
+    /// Number of the image.
     pub number: u64,
-    /// How large it is, bytes.
+    /// Length of the image, bytes.
     pub length: u64,
-    /// So much of that process's stream it has the place of, bytes.
+    /// Bytes of that process's stream that the image replaces.
     pub base: u64,
-    /// So many processes had been begun.
+    /// Number of processes that had been started.
     pub processes: u32,
 }
 
-/// What is kept of what a server's processes were told. As long as this is the same, what is there was there before,
-/// and is only added to.
+/// Identity of a kept determinant log. As long as the edition is the same, the log only grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Edition {
     /// The record's number.
     pub record: u64,
-    /// Another one whenever something of it was dropped.
+    /// Changes whenever a part of the log was dropped.
     pub history: u64,
 }
 
@@ -47,11 +46,11 @@ impl Edition {
     pub const WITHOUT: u64 = 0;
 }
 
-/// Who attaches, and what it wants.
+/// Identity and wishes of an attaching service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attach {
-    /// Drawn at random when the service was first started, the same for as long as its connections
-    /// may live: who attaches again with it finds its records.
+    /// Drawn at random when the service was first started, and kept for as long as connections of
+    /// the service may live: a service that attaches again with this number finds the old records.
     pub instance: u64,
     /// How much of a connection is kept.
     pub replay: ReplayMode,
@@ -63,17 +62,18 @@ pub struct Attach {
     pub connections: u32,
     /// The UDP port from which the datagrams of the link will come.
     pub udp_port: u16,
-    /// Its host has begun a new life, and knows nothing of connections of an earlier one: if the
-    /// records of the service with this name on the host with this address are here, they are those
-    /// of this instance from now on.
+    /// The host was booted, and has no state of earlier connections. If the logger has records of
+    /// the service with this name on the host with this address, the records belong to this
+    /// instance from now on.
     pub inherit: bool,
     /// The name of the service.
     #[serde(with = "name")]
     pub service: String,
-    /// The versions of the log link that the host speaks. The logger chooses one: [`super::Response::Attached`].
+    /// The versions of the log link that the host speaks. The logger chooses a version:
+    /// [`super::Response::Attached`].
     #[serde(with = "framed")]
     pub link: Versions,
-    /// The versions of the mirror frame that the host writes. The logger chooses one, too.
+    /// The versions of the mirror frame that the host writes. The logger chooses a version.
     #[serde(with = "framed")]
     pub frames: Versions,
     /// Of the next version, for tests.
@@ -100,25 +100,25 @@ impl Attach {
     };
 }
 
-/// A connection whose record was lost, or never was, gets one from here on: everything before this
-/// place is answered and needed no more (the beginning of a turn). Also of a connection that is
-/// known: what it had is dropped.
+/// A connection without a record gets a record from here on: all input before this place is
+/// answered and no longer needed (the beginning of a request). If the logger knows the connection,
+/// the logger drops the former record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resume {
     /// The connection.
     pub flow: FlowId,
-    /// Its addresses and ports.
+    /// Addresses and ports of the connection.
     #[serde(with = "flow_key")]
     pub key: FlowKey,
     /// The client's initial sequence number.
     pub client_isn: SeqNumber,
-    /// The server's initial sequence number, as the client knows it.
+    /// The server's initial sequence number, in the client's sequence space.
     pub server_isn: SeqNumber,
     /// The first byte from the client that is to be recorded.
     pub instream: SeqNumber,
     /// The first byte from the server that belongs to this turn.
     pub outstream: SeqNumber,
-    /// What the two agreed on.
+    /// Options that client and server agreed on.
     #[serde(with = "handshake")]
     pub handshake: Handshake,
 }
@@ -152,7 +152,7 @@ impl Resume {
         bytes
     }
 
-    /// Reads what [`Resume::to_bytes`] writes; `None`: the handshake has a value that no handshake has.
+    /// Decodes the bytes of [`Resume::to_bytes`]; `None`: the handshake has an impossible value.
     #[must_use]
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Option<Self> {
         let (flow, rest) = bytes.split_first_chunk()?;
@@ -184,18 +184,18 @@ impl Resume {
         SHORT_FRAME_LEN + U64_LEN + flow_key::MAX_ENCODED + 4 * U32_LEN + handshake::MAX_ENCODED;
 }
 
-/// A connection that has a record: all that another host has to know of it, besides the record, to
-/// take it over. What was not seen of it, its client is asked for.
+/// A connection that has a record: all facts that another host needs to take the connection over,
+/// besides the record. The host asks the client for facts that were not seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recorded {
-    /// Who it is, and where its record begins.
+    /// Identity of the connection, and begin of the record.
     #[serde(with = "framed")]
     pub beginning: Resume,
     /// How many bytes of the outstream the client has acknowledged at least, of the whole connection.
     pub acknowledged: u64,
-    /// Its newest TSval that was seen; 0 without timestamps.
+    /// The newest TSval of the client that was seen; 0 without timestamps.
     pub tsval: u32,
-    /// Its newest echo of the server's TSval that was seen; 0 without timestamps.
+    /// The client's newest echo of the server's TSval that was seen; 0 without timestamps.
     pub tsecr: u32,
 }
 
@@ -203,40 +203,41 @@ impl Recorded {
     /// Most bytes of the encoding in a list, frame included.
     pub(super) const MAX_ENCODED: usize = FRAME_LEN + Resume::MAX_ENCODED + U64_LEN + 2 * U32_LEN;
 
-    /// How many fit into one message.
+    /// Number of recorded connections that fit into one message.
     pub const PER_MESSAGE: usize = MAX_DATA / Self::MAX_ENCODED;
 }
 
-/// What is recorded of one connection. Sequence numbers are those of the client's connection.
+/// Summary of the record of one connection, in the client's sequence space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordSummary {
     /// The connection.
     pub flow: FlowId,
     /// The client's initial sequence number.
     pub client_isn: SeqNumber,
-    /// The server's initial sequence number, as the client knows it.
+    /// The server's initial sequence number, in the client's sequence space.
     pub server_isn: SeqNumber,
     /// The first instream byte that is still kept.
     pub start: SeqNumber,
-    /// The lowest instream byte that is not in the record: all from `start` up to it are (the
-    /// paper's `stable_seq`).
+    /// The lowest instream byte that is not in the record: the record has all bytes from `start` up
+    /// to this byte (the paper's `stable_seq`).
     pub stable_seq: SeqNumber,
-    /// The client's FIN, if all before it is recorded.
+    /// The client's FIN, if the record has all input before the FIN.
     #[serde(with = "framed")]
     pub client_fin: Option<ClientFin>,
     /// Where the last unanswered turn begins in the instream.
     pub turn_instream: SeqNumber,
     /// Where the last unanswered turn begins in the outstream.
     pub turn_outstream: SeqNumber,
-    /// Where answers began in the outstream whose heads may not be recorded: the oldest, and the one
-    /// after it (not after its beginning). Both are one if there is only one.
+    /// Where responses began whose heads may not be recorded, in the outstream: the oldest such
+    /// response, and the next response (the place is not after the beginning of that response).
+    /// Both are equal if there is only one such response.
     pub answers: [SeqNumber; 2],
     /// The end of the last recorded head of the outstream.
     pub outstream_end: Option<SeqNumber>,
-    /// What the client says from there on is not recorded, and may have been answered by nobody knows what: it had not
-    /// said that when the answer began of which the newest head is.
+    /// Input from there on is not recorded, and a former host may have answered the input in an
+    /// unknown way: the client had not sent this input when the response of the newest head began.
     pub doubt: SeqNumber,
-    /// Why the connection is not protected, if it is not.
+    /// Reason why the connection is unprotected, if the connection is unprotected.
     pub unprotected: Option<UnprotectedReason>,
     /// Of the next version, for tests.
     #[cfg(feature = "next-version")]
@@ -245,7 +246,7 @@ pub struct RecordSummary {
 }
 
 impl RecordSummary {
-    /// The summary of a connection of which nothing has arrived.
+    /// The summary of a connection without any input.
     #[must_use]
     pub fn fresh(flow: FlowId, client_isn: SeqNumber, server_isn: SeqNumber) -> Self {
         let (instream, outstream) = (client_isn + 1, server_isn + 1);
@@ -267,8 +268,8 @@ impl RecordSummary {
         }
     }
 
-    /// Most bytes of the encoding in a list, frame included: the flow, nine numbers, the FIN in its frame, an optional
-    /// number and an optional reason.
+    /// Most bytes of the encoding in a list, frame included: the flow, nine numbers, the FIN in a
+    /// frame, an optional number and an optional reason.
     pub(super) const MAX_ENCODED: usize = SHORT_FRAME_LEN
         + U64_LEN
         + 9 * U32_LEN
@@ -281,16 +282,16 @@ impl RecordSummary {
             0
         };
 
-    /// How many summaries fit into one message, whatever they say.
+    /// Number of summaries that fit into one message, for any values.
     pub const PER_MESSAGE: usize = MAX_DATA / Self::MAX_ENCODED;
 }
 
-/// Counters of the logger since it was started, and sizes as they are now.
+/// Counters of the logger since the start of the logger, and current sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Statistics {
     /// Connections that are known now.
     pub flows: u64,
-    /// Those of them that are not protected.
+    /// Number of unprotected connections among these.
     pub unprotected_flows: u64,
     /// Instream bytes that were recorded.
     pub instream_bytes: u64,
@@ -300,9 +301,9 @@ pub struct Statistics {
     pub held: u64,
     /// Mirror frames that were received.
     pub frames: u64,
-    /// Those of them that could not be read.
+    /// Number of frames that could not be parsed.
     pub malformed_frames: u64,
-    /// Those of them that belong to no known connection.
+    /// Number of frames of unknown connections.
     pub unknown_flow_frames: u64,
 }
 
@@ -311,7 +312,7 @@ pub struct Statistics {
 pub enum ErrorCode {
     /// The logger does not know the connection, or the service that is to be given up.
     UnknownFlow,
-    /// The connection is not protected, so there is no record to read.
+    /// The connection is unprotected: there is no record to read.
     Unprotected,
     /// The record does not reach back to the byte that was asked for.
     NotKept,
@@ -319,11 +320,11 @@ pub enum ErrorCode {
     BadRequest,
     /// Something failed in the logger.
     Internal,
-    /// The records are somebody's who was heard of a moment ago.
+    /// The records belong to an instance that the logger heard of a moment ago.
     StillServed,
-    /// The records are still being written: a moment later they can be had.
+    /// The records are still being written: ask again a moment later.
     StillWritten,
-    /// Another service has one of the addresses.
+    /// Another service has an address of the claim.
     Taken,
     /// Host and logger have no version of the log link, or of the mirror frame, in common.
     NoCommonVersion,

@@ -59,7 +59,7 @@ impl de::Error for ReadError {
 pub(super) struct Reader<'de> {
     rest: &'de [u8],
     peer: Peer,
-    /// Nothing was read of the frame yet: a struct may begin here, since the end of the frame is its end.
+    /// No byte of the frame was read yet: a struct that begins here ends at the end of the frame.
     at_frame_start: bool,
     /// The next number of a variant is that of a message.
     at_message: bool,
@@ -125,7 +125,7 @@ impl<'de> Reader<'de> {
         N::try_from(self.number()?).map_err(|_| ReadError::malformed("a number is too large"))
     }
 
-    /// Bytes behind their length.
+    /// Bytes behind a length.
     fn bytes(&mut self) -> Result<&'de [u8], ReadError> {
         // A length beyond the address space is beyond the message.
         let len = usize::try_from(self.number()?).unwrap_or(usize::MAX);
@@ -159,7 +159,7 @@ impl<'de> Reader<'de> {
         })
     }
 
-    /// Exactly so many items.
+    /// Exactly `count` items.
     fn items<V: Visitor<'de>>(&mut self, count: usize, visitor: V) -> Result<V::Value, ReadError> {
         self.at_frame_start = false;
         visitor.visit_seq(Items {
@@ -197,7 +197,7 @@ impl<'de> SeqAccess<'de> for Items<'_, 'de> {
     }
 }
 
-/// What no message has.
+/// Types that no message has.
 macro_rules! absent {
     ($($method:ident)*) => {
         $(fn $method<V: Visitor<'de>>(self, _: V) -> Result<V::Value, ReadError> {
@@ -270,7 +270,7 @@ impl<'de> de::Deserializer<'de> for &mut Reader<'de> {
         visitor.visit_unit()
     }
 
-    /// A frame is bytes behind their length, and in them a value.
+    /// A frame: a length, and bytes that hold a value.
     fn deserialize_newtype_struct<V: Visitor<'de>>(
         self,
         name: &'static str,

@@ -18,8 +18,8 @@ pub trait Message: Serialize + DeserializeOwned {
     /// The end that sends these messages.
     const FROM: Role;
 
-    /// The version since which this message means what it means: the version that brought its kind, or a value of an
-    /// enum in it.
+    /// The version that brought this message's current meaning: the kind of the message, or a value
+    /// of an enum in the message.
     fn since(&self) -> u8;
 }
 
@@ -48,7 +48,7 @@ pub fn encode<M: Message>(
 fn append<M: Message>(message: &M, out: &mut Vec<u8>) -> Result<(), ControlError> {
     let length_at = out.len();
     out.extend_from_slice(&[0; LENGTH]);
-    // Nothing else of a message can fail: memory grows, and all types are known.
+    // No other error is possible: memory grows, and all types are known.
     postcard::serialize_with_flavor(message, Appended(out))
         .map_err(|_| ControlError::ListTooLong)?;
     let len = out.len() - length_at - LENGTH;
@@ -79,9 +79,9 @@ impl Flavor for Appended<'_> {
     }
 }
 
-/// Cuts a byte stream into messages. It holds what was fed and not yet pulled: feed what one read
-/// of the stream gave, pull until there is no message, read on. It then holds less than one
-/// message, and refuses a message that is too long as soon as its length is there.
+/// Cuts a byte stream into messages. The decoder holds the bytes that were fed and not yet pulled:
+/// feed the bytes of one read, pull until there is no message, read on. The decoder then holds less
+/// than one message. A message that is too long is refused as soon as the length is there.
 #[derive(Debug)]
 pub struct Decoder<M> {
     buffer: Vec<u8>,
@@ -122,7 +122,7 @@ impl<M: Message> Decoder<M> {
         }
     }
 
-    /// Takes the next bytes of the stream. After an error they are dropped.
+    /// Appends the next bytes of the stream. After an error the bytes are dropped.
     pub fn feed(&mut self, bytes: &[u8]) {
         if !matches!(self.state, State::Failed(_)) {
             self.buffer.drain(..self.pulled);
@@ -165,7 +165,7 @@ impl<M: Message> Decoder<M> {
         }
     }
 
-    /// The next message; `None` if it has not arrived as a whole.
+    /// The next message; `None` if no whole message has arrived.
     ///
     /// # Errors
     ///
@@ -177,8 +177,8 @@ impl<M: Message> Decoder<M> {
         self.next_message(agreed).map_err(|error| self.fail(error))
     }
 
-    /// Whether the stream may end here: nothing of an unfinished message has arrived, and there
-    /// was no error.
+    /// Whether the stream may end here: no byte of an unfinished message has arrived, and there was
+    /// no error.
     #[must_use]
     pub fn is_at_boundary(&self) -> bool {
         !matches!(self.state, State::Failed(_)) && self.pulled == self.buffer.len()

@@ -4,7 +4,7 @@ use core::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error, de::Visitor};
 
-/// Bytes in one piece: a list of numbers would be written and read one by one.
+/// Bytes in one piece: a list of numbers would be written and read number by number.
 pub(super) mod bytes {
     use super::*;
 
@@ -101,7 +101,7 @@ pub(super) mod handshake {
     /// RFC 7323 2.3.
     const MAX_SCALE: u8 = 14;
 
-    /// Frame, three numbers, options with their length, scales, and truth values.
+    /// Frame, three numbers, options with a length, scales, and truth values.
     pub(in crate::control) const MAX_ENCODED: usize = 1 + (5 + 3 + 1) + (1 + 40) + 2 + 3;
 
     #[derive(Serialize, Deserialize)]
@@ -200,7 +200,7 @@ pub(super) mod link_keys {
     }
 }
 
-/// Parts of an outstream, each with its place.
+/// Parts of an outstream, each with a position.
 pub(super) mod runs {
     use super::*;
     use crate::control::framed::list;
@@ -241,7 +241,7 @@ pub(super) mod runs {
     }
 }
 
-/// Addresses to which clients connect: of IPv6, or IPv4 in its mapped form.
+/// Addresses to which clients connect: IPv6, or IPv4 in the mapped form.
 pub(super) mod addresses {
     use super::*;
     use crate::control::framed::list;

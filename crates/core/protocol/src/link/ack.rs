@@ -1,7 +1,7 @@
-//! ACK: so much of a connection's instream is recorded.
+//! ACK: the recorded part of a connection's instream.
 //!
-//! A datagram holds up to [`MAX_ACKS`] of them, of any connections of the session, one behind the other, each with
-//! head and tag of its own: what a batch of segments leads to costs one packet.
+//! A datagram holds up to [`MAX_ACKS`] ACKs, of any connections of the session, back to back, each
+//! with a head and a tag. All ACKs for a batch of segments cost one packet.
 //!
 //! Behind the head:
 //!
@@ -13,7 +13,7 @@
 //! | 96 | tag `u64` | of the 96 bytes before it |
 //!
 //! The range with the newest arrival comes first, as in RFC 2018, section 4: the programs in the
-//! kernel make SACK blocks of them.
+//! kernel make SACK blocks of the ranges.
 
 use core::ops::Range;
 
@@ -27,11 +27,11 @@ use super::{
 /// The length of an ACK, in bytes.
 pub const ACK_LEN: usize = 104;
 
-/// The most that a datagram holds: with the headers of IPv6 and UDP it is not longer than the shortest path over which
-/// a link is taken up, 576 bytes.
+/// The most ACKs in a datagram: with the headers of IPv6 and UDP the datagram is not longer than
+/// the shortest path MTU that a link accepts, 576 bytes.
 pub const MAX_ACKS: usize = 5;
 
-/// The most ranges that one can tell.
+/// The most ranges in an ACK.
 pub const MAX_RANGES: usize = 3;
 
 const AT_FLOW_KEY: Range<usize> = HEAD_LEN..HEAD_LEN + FLOW_KEY_LEN;
@@ -39,29 +39,30 @@ const AT_STABLE_SEQ: usize = 68;
 const AT_RANGES: usize = 72;
 const RANGE_LEN: usize = 8;
 
-/// What is recorded of a connection.
+/// The recorded part of a connection's instream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ack {
     /// The agreed version of the link.
     pub version: u8,
     /// The slot of the key that the tag was made with.
     pub slot: KeySlot,
-    /// Higher than in every ACK before it in this session: what was overtaken can be told.
+    /// Higher than in every earlier ACK of this session: a receiver can tell an ACK that was
+    /// overtaken.
     pub counter: u64,
     /// The connection's number.
     pub flow: FlowId,
-    /// Its addresses and ports.
+    /// Addresses and ports of the connection.
     pub key: FlowKey,
     /// The lowest instream sequence number that is not recorded. A FIN counts as one.
     pub stable_seq: SeqNumber,
-    /// What is recorded beyond it: the first number of a range and the one after its last. The
-    /// `None`s come last.
+    /// Recorded ranges beyond `stable_seq`: the first number of a range, and the number after the
+    /// last. The `None`s come last.
     pub ranges: [Option<(SeqNumber, SeqNumber)>; MAX_RANGES],
 }
 
 impl Ack {
-    /// The datagram, with a tag made with `key`, which is the one in [`Ack::slot`]. Ranges behind
-    /// a `None` are not told.
+    /// The datagram, with a tag made with `key`, the key in [`Ack::slot`]. Ranges behind a `None`
+    /// are left out.
     #[must_use]
     pub fn encode(&self, key: &LinkKey) -> [u8; ACK_LEN] {
         let mut datagram = [0; ACK_LEN];
@@ -89,17 +90,17 @@ impl Ack {
         datagram
     }
 
-    /// The places of a datagram where an ACK may stand, for [`Ack::decode`]. What is too short for one is left
-    /// out.
+    /// The places of a datagram where an ACK may stand, for [`Ack::decode`]. A rest that is too
+    /// short is left out.
     pub fn each(datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
         datagram.chunks_exact(ACK_LEN).take(MAX_ACKS)
     }
 
-    /// Reads an ACK from who knows one of `keys`.
+    /// Parses an ACK, and checks the tag with `keys`.
     ///
     /// # Errors
     ///
-    /// [`LinkError`], if it is none, or not one that [`Ack::encode`] makes.
+    /// [`LinkError`], if `datagram` is no ACK of [`Ack::encode`] with a valid tag.
     pub fn decode(datagram: &[u8], keys: &KeySet) -> Result<Self, LinkError> {
         let datagram: &[u8; ACK_LEN] = datagram
             .try_into()

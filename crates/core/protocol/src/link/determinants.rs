@@ -1,8 +1,9 @@
-//! DETERMINANTS and STABLE: what a server's processes were told (`ft-tcp-infocom-2001`, III.B), on its way to the
-//! logger before what they say about it leaves (*output commit*, IV.D).
+//! DETERMINANTS and STABLE: determinants of a server's processes (`ft-tcp-infocom-2001`, III.B), on
+//! the way to the logger before output that depends on the determinants leaves (*output commit*,
+//! IV.D).
 //!
-//! They come from the processes themselves, each from a port of its own: the session is told by its number. Behind
-//! the head, in which `flow_id` is the number of the service's instance, stands
+//! Each process of the server sends from a port of the process, so the datagram must name the
+//! session: `flow_id` in the head is the number of the service's instance. Behind the head stands
 //!
 //! | offset | field | |
 //! |---|---|---|
@@ -11,8 +12,9 @@
 //! | 44 | bytes | DETERMINANTS only: of the stream, from `counter` on |
 //! | end | tag `u64` | of all that is before it |
 //!
-//! `counter` of a STABLE is how far the stream is with the logger, all that is before it included. `count` is 1 if
-//! the record is over: nothing of it is to be kept, or is kept.
+//! In a STABLE, `counter` is the stable position of the stream: the logger has all bytes before. A
+//! `count` of 1 means that the record is over: the logger is to keep none of the record, or keeps
+//! none.
 
 use core::ops::Range;
 
@@ -24,13 +26,13 @@ use super::{KeySet, KeySlot, Kind, LinkError, LinkKey};
 const AT_RECORD: Range<usize> = HEAD_LEN..HEAD_LEN + 8;
 const AT_PROCESS: Range<usize> = AT_RECORD.end..AT_RECORD.end + 4;
 
-/// What a DETERMINANTS has besides its bytes.
+/// Bytes of a DETERMINANTS besides the bytes of the stream.
 pub const DETERMINANTS_OVERHEAD: usize = AT_PROCESS.end + TAG_LEN;
 
 /// The length of a STABLE, in bytes.
 pub const STABLE_LEN: usize = DETERMINANTS_OVERHEAD;
 
-/// Whose stream, and where in it.
+/// A stream, and a position in the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamPosition {
     /// The agreed version of the link.
@@ -43,7 +45,7 @@ pub struct StreamPosition {
     pub record: u64,
     /// The number of the process.
     pub process: u32,
-    /// Bytes of the stream before it.
+    /// Offset in the stream, in bytes.
     pub offset: u64,
     /// The record is over.
     pub is_over: bool,
@@ -88,42 +90,43 @@ impl StreamPosition {
 pub struct Determinants<'a> {
     /// Where the bytes belong.
     pub at: StreamPosition,
-    /// What the logger does not have yet.
+    /// The next bytes of the stream, for the logger.
     pub bytes: &'a [u8],
 }
 
 impl<'a> Determinants<'a> {
-    /// Completes a datagram whose [`Self::room`] was filled with the bytes. `key` is the one in `at.slot`.
+    /// Completes a datagram whose [`Self::room`] has the bytes of the stream. `key` is the key in
+    /// `at.slot`.
     ///
     /// # Panics
-    /// It is shorter than [`DETERMINANTS_OVERHEAD`].
+    /// If `datagram` is shorter than [`DETERMINANTS_OVERHEAD`].
     pub fn seal(at: &StreamPosition, key: &LinkKey, datagram: &mut [u8]) {
         at.write(Kind::Determinants, datagram);
         sign(datagram, key);
     }
 
-    /// Where in a datagram the bytes are.
+    /// The part of a datagram for the bytes of the stream.
     ///
     /// # Panics
-    /// It is shorter than [`DETERMINANTS_OVERHEAD`].
+    /// If `datagram` is shorter than [`DETERMINANTS_OVERHEAD`].
     #[must_use]
     pub fn room(datagram: &mut [u8]) -> &mut [u8] {
         let end = datagram.len() - TAG_LEN;
         &mut datagram[AT_PROCESS.end..end]
     }
 
-    /// The instance that a datagram of this kind says it is of; nothing of it is proven.
+    /// The instance that a datagram of this kind claims; no field is verified.
     #[must_use]
     pub fn instance(datagram: &[u8]) -> Option<u64> {
         let is_whole = datagram.len() >= DETERMINANTS_OVERHEAD;
         is_whole.then(|| u64_at(datagram, AT_FLOW))
     }
 
-    /// Reads a datagram from who knows one of `keys`.
+    /// Parses a datagram, and checks the tag with `keys`.
     ///
     /// # Errors
     ///
-    /// [`LinkError`], if it is none.
+    /// [`LinkError`], if `datagram` is no DETERMINANTS with a valid tag.
     pub fn decode(datagram: &'a [u8], keys: &KeySet) -> Result<Self, LinkError> {
         let at = StreamPosition::read(Kind::Determinants, datagram, keys)?;
         let bytes = &datagram[AT_PROCESS.end..datagram.len() - TAG_LEN];
@@ -137,12 +140,12 @@ impl<'a> Determinants<'a> {
 /// A STABLE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stable(
-    /// What is before it is with the logger.
+    /// The logger has all bytes before this position.
     pub StreamPosition,
 );
 
 impl Stable {
-    /// The datagram, with a tag made with `key`, which is the one in [`StreamPosition::slot`].
+    /// The datagram, with a tag made with `key`, the key in [`StreamPosition::slot`].
     #[must_use]
     pub fn encode(&self, key: &LinkKey) -> [u8; STABLE_LEN] {
         let mut datagram = [0; STABLE_LEN];
@@ -151,11 +154,11 @@ impl Stable {
         datagram
     }
 
-    /// Reads a datagram from who knows one of `keys`.
+    /// Parses a datagram, and checks the tag with `keys`.
     ///
     /// # Errors
     ///
-    /// [`LinkError`], if it is none.
+    /// [`LinkError`], if `datagram` is no STABLE with a valid tag.
     pub fn decode(datagram: &[u8], keys: &KeySet) -> Result<Self, LinkError> {
         if datagram.len() != STABLE_LEN {
             return Err(LinkError::BadLength(datagram.len()));

@@ -1,11 +1,11 @@
-//! The 4-tuple as our own datagrams and messages carry it, and as the programs in the kernel hold
-//! it: both addresses with 16 bytes (IPv4 in its mapped form), both ports in network byte order.
+//! The 4-tuple in datagrams and messages, and in the programs in the kernel: both addresses with 16
+//! bytes (IPv4 in the mapped form), both ports in network byte order.
 
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use wire::FlowKey;
 
-/// The length of it, in bytes.
+/// The length of a 4-tuple, in bytes.
 pub(crate) const FLOW_KEY_LEN: usize = 36;
 
 /// Writes `key`.
@@ -16,7 +16,7 @@ pub(crate) fn flow_key_into(key: &FlowKey, out: &mut [u8; FLOW_KEY_LEN]) {
     out[34..].copy_from_slice(&key.server().port().to_be_bytes());
 }
 
-/// Reads what [`flow_key_into`] writes. Each value is the encoding of a key.
+/// Decodes the bytes of [`flow_key_into`]. Each value is the encoding of a key.
 pub(crate) fn flow_key_from(bytes: &[u8; FLOW_KEY_LEN]) -> FlowKey {
     let ip = |at: usize| {
         let mut octets = [0; 16];

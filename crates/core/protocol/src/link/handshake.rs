@@ -1,5 +1,5 @@
-//! What the two ends of a connection agreed on when they shook hands, as far as another server, on a
-//! host that did not see it, has to know (FT-TCP, section IV.E.3: the fabricated SYN).
+//! The agreement of both ends in the handshake, as far as a server on a host that did not see the
+//! handshake needs the values (FT-TCP, section IV.E.3: the fabricated SYN).
 //!
 //! | offset | field | |
 //! |---|---|---|
@@ -40,7 +40,7 @@ impl SynOptions {
         bytes: [0; MAX_OPTIONS],
     };
 
-    /// These; `None` if they do not fit a TCP header.
+    /// Options of a SYN; `None` if `options` do not fit a TCP header.
     #[must_use]
     pub fn new(options: &[u8]) -> Option<Self> {
         let mut bytes = [0; MAX_OPTIONS];
@@ -49,33 +49,33 @@ impl SynOptions {
         Some(Self { len, bytes })
     }
 
-    /// Their bytes.
+    /// The bytes of the options.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 }
 
-/// What was agreed on.
+/// Values that both ends agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handshake {
     /// TSval of the SYN-ACK; 0 without timestamps.
     pub tsval: u32,
     /// Window of the client's SYN, which is not scaled (RFC 7323 2.2).
     pub syn_window: u16,
-    /// Its flags: byte 13 of the header.
+    /// Flags of the SYN: byte 13 of the header.
     pub syn_flags: u8,
-    /// Its options.
+    /// Options of the SYN.
     pub syn_options: SynOptions,
     /// How far the window fields of the server are shifted: 0 to 14.
     pub window_scale: u8,
-    /// How far those of the client are.
+    /// Window scale of the client.
     pub client_scale: u8,
     /// Timestamps were agreed on.
     pub timestamps: bool,
     /// SACK was.
     pub sack: bool,
-    /// The client must not be sent a segment of which it has a part.
+    /// The client must not get a segment of which the client has a part.
     pub whole_segments: bool,
 }
 
@@ -93,7 +93,7 @@ impl Handshake {
         whole_segments: false,
     };
 
-    /// Its bytes.
+    /// Encodes the handshake.
     #[must_use]
     pub(crate) fn encode(&self) -> [u8; HANDSHAKE_LEN] {
         let mut bytes = [0; HANDSHAKE_LEN];
@@ -113,10 +113,10 @@ impl Handshake {
         bytes
     }
 
-    /// Reads what [`Handshake::encode`] writes.
+    /// Decodes the bytes of [`Handshake::encode`].
     ///
     /// # Errors
-    /// [`LinkError::BadField`] of anything else.
+    /// [`LinkError::BadField`] for any other bytes.
     pub(crate) fn decode(bytes: &[u8; HANDSHAKE_LEN]) -> Result<Self, LinkError> {
         let len = usize::from(bytes[7]);
         let options = bytes.get(10..10 + len).filter(|_| len <= MAX_OPTIONS);

@@ -1,4 +1,4 @@
-//! What all kinds but SEGMENT begin with:
+//! The head of all kinds but SEGMENT:
 //!
 //! | offset | field | |
 //! |---|---|---|
@@ -17,7 +17,7 @@ use wire::FlowId;
 
 use super::{KeySet, KeySlot, Kind, LinkError, LinkKey, Mode, VERSIONS};
 
-/// The first four bytes, read as a little-endian number. They begin with no IP version.
+/// The first four bytes, read as a little-endian number. No IP version begins with these bytes.
 pub const MAGIC: u32 = 0x6b4c_4ff1;
 
 /// The length of the head, in bytes.
@@ -39,7 +39,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Writes it to the beginning of `datagram`, which is long enough.
+    /// Writes the head to the beginning of `datagram`, which is long enough.
     pub(super) fn write(&self, kind: Kind, datagram: &mut [u8]) {
         datagram[..4].copy_from_slice(&MAGIC.to_le_bytes());
         datagram[4] = self.version;
@@ -52,8 +52,8 @@ impl Head {
         datagram[AT_COUNTER..HEAD_LEN].copy_from_slice(&self.counter.to_le_bytes());
     }
 
-    /// Reads it, if the `N` bytes of `datagram` are of this kind and their tag, which stands at
-    /// their end, was made with one of `keys`.
+    /// Parses the head, if the `N` bytes of `datagram` are of this kind and the tag at the end was
+    /// made with a key of `keys`.
     pub(super) fn read<const N: usize>(
         expected: Kind,
         datagram: &[u8; N],
@@ -99,7 +99,7 @@ pub(super) const fn options(kind: Kind, version: u8) -> u8 {
     (cfg!(feature = "next-version") && has) as u8
 }
 
-/// Writes the tag of what stands before it to the end of `datagram`.
+/// Writes the tag of all other bytes to the end of `datagram`.
 pub(super) fn sign(datagram: &mut [u8], key: &LinkKey) {
     let signed = datagram.len() - TAG_LEN;
     let tag = key.tag(&datagram[..signed]);

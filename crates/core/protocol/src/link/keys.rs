@@ -1,8 +1,8 @@
 //! The keys of a link.
 //!
-//! A session has a key for each direction, and two slots for them: a new pair is put into the slot
-//! that is not in use, the peer begins to use it when it likes, and until the next change both are
-//! accepted. So keys can be replaced while datagrams are under way.
+//! A session has a key for each direction, and two slots of keys. The logger puts a new pair into
+//! the unused slot, and the peer may begin to use the pair at any time. Both pairs are accepted
+//! until the next change, so keys can be replaced while datagrams are under way.
 
 use core::fmt;
 
@@ -23,14 +23,14 @@ impl LinkKey {
     }
 }
 
-/// It does not say the secret.
+/// Does not print the secret.
 impl fmt::Debug for LinkKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LinkKey(..)")
     }
 }
 
-/// Where a key is kept; datagrams name it.
+/// Slot of a key; datagrams name the slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KeySlot {
     /// Slot 0, where the first keys of a session are.
@@ -59,7 +59,7 @@ impl KeySlot {
         }
     }
 
-    /// The other one, where the next keys belong.
+    /// The other slot, for the next keys.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -69,12 +69,12 @@ impl KeySlot {
     }
 }
 
-/// The keys of one slot, as the logger hands them out.
+/// The keys of a slot, as the logger hands out the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkKeys {
     /// The version of the link that both ends have agreed on.
     pub version: u8,
-    /// Where they belong.
+    /// Slot of these keys.
     pub slot: KeySlot,
     /// From the serving host to the logger.
     pub up: LinkKey,
@@ -87,10 +87,10 @@ pub struct LinkKeys {
 pub struct KeySet([Option<LinkKey>; 2]);
 
 impl KeySet {
-    /// No key: nothing is accepted.
+    /// No key: no datagram is accepted.
     pub const EMPTY: Self = Self([None; 2]);
 
-    /// Puts a key into its slot. The one that was there is not accepted any more.
+    /// Puts a key into `slot`. The former key of that slot is not accepted any more.
     pub const fn put(&mut self, slot: KeySlot, key: LinkKey) {
         self.0[slot.number() as usize] = Some(key);
     }

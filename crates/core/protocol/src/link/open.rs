@@ -1,4 +1,4 @@
-//! OPEN: a client and the server have shaken hands; the client does not know it yet.
+//! OPEN: a client and the server have shaken hands; the SYN-ACK has not reached the client yet.
 //!
 //! Behind the head:
 //!
@@ -31,7 +31,7 @@ const AT_SERVER_ISN: usize = 72;
 const AT_HANDSHAKE: usize = 76;
 const AT_TAG: usize = AT_HANDSHAKE + HANDSHAKE_LEN;
 
-/// A handshake. It is sent again with each SYN-ACK until it is acknowledged.
+/// A handshake. Sent again with each SYN-ACK until the logger acknowledges the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Open {
     /// The agreed version of the link.
@@ -40,18 +40,18 @@ pub struct Open {
     pub slot: KeySlot,
     /// The connection's number.
     pub flow: FlowId,
-    /// Its addresses and ports.
+    /// Addresses and ports of the connection.
     pub key: FlowKey,
     /// The client's initial sequence number.
     pub client_isn: SeqNumber,
-    /// The server's initial sequence number, as the client will know it.
+    /// The server's initial sequence number, in the client's sequence space.
     pub server_isn: SeqNumber,
-    /// What they agree on.
+    /// The agreed options.
     pub handshake: Handshake,
 }
 
 impl Open {
-    /// The datagram, with a tag made with `key`, which is the one in [`Open::slot`].
+    /// The datagram, with a tag made with `key`, the key in [`Open::slot`].
     #[must_use]
     pub fn encode(&self, key: &LinkKey) -> [u8; OPEN_LEN] {
         let mut datagram = [0; OPEN_LEN];
@@ -73,12 +73,12 @@ impl Open {
         datagram
     }
 
-    /// Reads a datagram from who knows one of `keys`. What follows in it, the SYN-ACK that waits for
-    /// the answer, is not looked at.
+    /// Parses a datagram, and checks the tag with `keys`. The SYN-ACK behind the OPEN, which waits
+    /// for the answer, is ignored.
     ///
     /// # Errors
     ///
-    /// [`LinkError`], if it is none, or not one that [`Open::encode`] makes.
+    /// [`LinkError`], if `datagram` is no OPEN of [`Open::encode`] with a valid tag.
     pub fn decode(datagram: &[u8], keys: &KeySet) -> Result<Self, LinkError> {
         let datagram = datagram
             .first_chunk::<OPEN_LEN>()

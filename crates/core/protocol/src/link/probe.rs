@@ -38,13 +38,12 @@ pub struct Probe {
     pub version: u8,
     /// The slot of the key that the tag was made with.
     pub slot: KeySlot,
-    /// The number that the asker chose, in the question and in its answer.
+    /// The number that the asker chose, in the question and in the answer.
     pub counter: u64,
 }
 
 impl Probe {
-    /// The datagram without padding, with a tag made with `key`, which is the one in
-    /// [`Probe::slot`].
+    /// The datagram without padding, with a tag made with `key`, the key in [`Probe::slot`].
     #[must_use]
     pub fn encode(&self, key: &LinkKey) -> Vec<u8> {
         let options = self.options();
@@ -62,11 +61,12 @@ impl Probe {
         datagram
     }
 
-    /// Reads a datagram of this kind from who knows one of `keys`.
+    /// Parses a datagram of this kind, and checks the tag with `keys`.
     ///
     /// # Errors
     ///
-    /// [`LinkError`], if it is none, or one with padding that is not of zeros or in a PROBED.
+    /// [`LinkError`], if `datagram` is not of this kind, has no valid tag, or has padding in a
+    /// PROBED, or padding other than zeros.
     pub fn decode(kind: ProbeKind, datagram: &[u8], keys: &KeySet) -> Result<Self, LinkError> {
         let len = Self::len(datagram);
         let Some((probe, padding)) = datagram.split_at_checked(len) else {

@@ -1,5 +1,5 @@
-//! SEGMENT: a client's packet as it arrived, with what the connection's number implies replaced by
-//! what the logger needs.
+//! SEGMENT: a client's packet as it arrived. Fields that the number of the connection implies carry
+//! data for the logger instead.
 //!
 //! | field of the packet | holds |
 //! |---|---|
@@ -10,39 +10,43 @@
 //! | IPv6: the highest 4 bits of the flow label | 0 |
 //! | TCP ports | low 32 bits of the flow's number, little-endian |
 //! | TCP urgent pointer | low 16 bits of the sequence number, big-endian |
-//! | TCP window | [`heads_digest`] of where the newest head ended then, big-endian; of [`SegmentKind::Noted`] how far
-//! the packet lies beyond [`SegmentView::noted`]; of [`SegmentKind::Doubted`] how far [`SegmentView::heard`] lies
-//! beyond the acknowledgement number |
+//! | TCP window | [`heads_digest`] of the end of the newest head at that time, big-endian |
+//! | TCP window of [`SegmentKind::Noted`] | the distance from [`SegmentView::noted`] to the packet |
+//! | TCP window of [`SegmentKind::Doubted`] | the distance from the acknowledgement number to [`SegmentView::heard`] |
 //!
-//! **Copies that are left out.** A server with state writes notes of all that it has read, and the logger has
-//! those. What is in them, or will be, need not be copied as well: the record of the connection's instream
-//! then has holes that nothing fills. A segment of the kind [`SegmentKind::Noted`] says up to where there
-//! may be some: what lies before that place the logger has in the notes, and the record need not.
+//! **Copies that are left out.** A server with state logs determinants of all input that the server
+//! reads. The logger need not get the same bytes a second time, so the sender may leave out
+//! mirrored segments. The record of the instream then has gaps that no packet fills. A segment of
+//! the kind [`SegmentKind::Noted`] names the end of such gaps: the determinants at the logger have
+//! every byte before that place.
 //!
-//! A *head* is the beginning of what the server says to a client, in the same form, as the client gets it:
-//! cut to what one datagram carries, with the end of the head before it in the place of the
-//! acknowledgement number ([`SegmentView::after`]), how many bytes it is to have in that of the window
-//! (a packet that has more begins with some of the answer before: [`SegmentView::head`]), and always with the sum of
-//! the pseudo-header in the place of its checksum, or what the kernel makes of that. Behind the payload stands how far
-//! the client had sent when the answer began ([`SegmentView::asked`], big-endian).
+//! A *head* is the beginning of a response, in the same form and in the client's sequence space.
+//! The sender cuts the head to the size of one datagram. Fields have another meaning in a head:
 //!
-//! When a client has acknowledged all that it was sent, and that is more than what heads are recorded of, the logger
-//! is told the digest of that ([`SegmentKind::Said`], [`SegmentView::said`]), for a host that takes over: in the place
-//! of the payload, of the client's segment, with the same checksum as a head, nothing in the place of the window, and
-//! how far the server's TCP has acknowledged in that of the acknowledgement number: what the client says from there on
-//! the server has not had yet.
+//! - acknowledgement number: the end of the previous head ([`SegmentView::after`])
+//! - window: the length of the whole head. A packet with more bytes begins with a part of the previous response
+//!   ([`SegmentView::head`])
+//! - checksum: the sum of the pseudo-header, or the checksum that the kernel makes of that sum
+//! - behind the payload: the end of the client's data when the response began ([`SegmentView::asked`], big-endian)
 //!
-//! The tag is that of 16 bytes: flow_id `u64`, base_seq `u32` (both little-endian), the flags, the version,
-//! and what has the place of the window.
+//! A digest of the outstream ([`SegmentKind::Said`], [`SegmentView::said`]) is for a host that
+//! takes over. The sender sends the digest when the client has acknowledged the whole outstream,
+//! and the outstream is longer than the heads. The datagram is a client's segment with the digest
+//! as payload, the checksum of a head and window 0. The acknowledgement number is that of the
+//! server's TCP: later input has not reached the server.
 //!
-//! The TCP checksum is that of the segment with ports, urgent pointer and window replaced and with
-//! the pseudo-header of the original addresses; or, if the kernel had left it for later, the sum of
-//! that pseudo-header alone. That of the IPv4 header is not kept up.
+//! The tag covers 16 bytes: flow_id `u64`, base_seq `u32` (both little-endian), the flags, the
+//! version, and the content of the window field.
 //!
-//! **Cut on the way.** A packet that the network card or the kernel had joined from several may be
-//! cut again by segmentation offload. The pieces then have sequence numbers, lengths, checksums
-//! and flags of their own, and everything that was replaced is equal in all: the urgent pointer
-//! says where the first piece began, which the tag covers ([`SegmentView::base_seq`]).
+//! The TCP checksum is correct for the segment with the replaced ports, urgent pointer and window
+//! and with the pseudo-header of the original addresses. If the kernel had deferred the checksum,
+//! the field holds the sum of that pseudo-header alone. The checksum of the IPv4 header is not
+//! updated.
+//!
+//! **Cut on the way.** Segmentation offload may cut a packet that the network card or the kernel
+//! had joined. Each piece then has a sequence number, length, checksum and flags of that piece. All
+//! replaced fields are equal in all pieces. The urgent pointer tells the beginning of the first
+//! piece, which the tag covers ([`SegmentView::base_seq`]).
 
 use wire::{FlowId, FlowKey, IpPacket, PROTOCOL_TCP, Segment, SeqNumber, WireError, checksum};
 
@@ -73,40 +77,41 @@ const CHECKSUM: core::ops::Range<usize> = 16..18;
 const URGENT: core::ops::Range<usize> = 18..20;
 /// Bytes behind the payload of a head.
 const ASKED: usize = 4;
-/// What a copy says of how far a client has sent is at most so much beyond what that was told.
+/// Limit of [`Head::asked`] beyond the packet's acknowledgement number, in bytes.
 const MOST_ASKED: u32 = (1 << 24) - 1;
 
-/// What a SEGMENT is to the talk of client and server.
+/// Role of a SEGMENT between client and server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentKind {
-    /// The client had not heard everything that the server had said when it sent this.
+    /// The client had not acknowledged the whole outstream.
     Plain = 0,
-    /// It had: what is said next answers this, and is recorded as the head of an answer. But the server's
-    /// TCP may have had this before.
+    /// The client had acknowledged the whole outstream. The next output is a response to this
+    /// segment, and the response head is recorded. But the server's TCP may have had this segment
+    /// before.
     HeardAll = 1,
-    /// The same, and the server's TCP waits for just this segment: what the server has sent ends at the
-    /// acknowledgement number, what its TCP has acknowledged at the sequence number. (Without the second
-    /// a request that the server has answered, and that is sent again because it was lost on the link,
-    /// would look like one after that answer.)
+    /// As [`SegmentKind::HeardAll`], and the server's TCP expects exactly this segment: the
+    /// outstream ends at the acknowledgement number, and the server's TCP has acknowledged up to
+    /// the sequence number. Without the second condition, a retransmission of a request that was
+    /// lost on the link would look like a new request after the response.
     Turn = 2,
-    /// As [`SegmentKind::Plain`], of a connection whose server notes what it reads: all that lies before
-    /// [`SegmentView::noted`] the logger has in the server's notes.
+    /// As [`SegmentKind::Plain`], of a connection whose server logs determinants of reads. The
+    /// determinants at the logger have all input before [`SegmentView::noted`].
     Noted = 4,
     /// Not the client's, but the server's: the head of an answer.
     Head = 5,
-    /// The client's host of now is not the one that it has heard [`SegmentView::heard`] of: that one may have answered
-    /// this already, and nobody has recorded the answer.
+    /// The serving host is not the host whose output reaches up to [`SegmentView::heard`]. The
+    /// former host may have answered this segment already, and no logger has recorded the response.
     Doubted = 6,
-    /// Nothing that either says: the digest of what the client was sent, and has heard.
+    /// No input: the digest of the outstream that the client has acknowledged.
     Said = 7,
 }
 
-/// What the sender knew of the packet.
+/// Facts about the packet that only the sender knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentFlags {
     /// The agreed version of the link. Not in the hop limit.
     pub version: u8,
-    /// What it is.
+    /// Role of the segment.
     pub kind: SegmentKind,
     /// The kernel has left the checksum for later and vouches for the packet.
     pub unfinished: bool,
@@ -155,15 +160,16 @@ impl SegmentFlags {
     }
 }
 
-/// What of a flow's number a SEGMENT tells: several flows may share it, the tag tells them apart.
+/// The part of a flow's number that a SEGMENT carries. Several flows may share the low half; the
+/// tag distinguishes the flows.
 #[must_use]
 pub const fn flow_low(flow: FlowId) -> u32 {
     let [a, b, c, d, ..] = flow.0.to_le_bytes();
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// A SEGMENT. It borrows the datagram. Nothing that it says is to be believed before
-/// [`SegmentView::verify`] has found its flow and [`SegmentView::is_undamaged`] its payload whole.
+/// A SEGMENT, borrowed from the datagram. Do not trust any field before [`SegmentView::verify`] has
+/// found the flow and [`SegmentView::is_undamaged`] has checked the payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentView<'a> {
     flags: SegmentFlags,
@@ -175,16 +181,16 @@ pub struct SegmentView<'a> {
 }
 
 impl<'a> SegmentView<'a> {
-    /// Reads a datagram.
+    /// Parses a datagram.
     ///
     /// # Errors
     ///
-    /// [`LinkError`], if it is not an IP packet with a TCP segment in it, or its hop limit does not
-    /// hold flags of a known version.
+    /// [`LinkError`], if the datagram is not an IP packet with a TCP segment, or if the
+    /// flags are not those of a known version.
     pub fn parse(datagram: &'a [u8]) -> Result<Self, LinkError> {
         let packet = IpPacket::parse(datagram)?;
         let segment = Segment::of(&packet)?;
-        // The packet has been parsed: its header is there.
+        // `IpPacket::parse` has checked the length of the header.
         let (version, flags, tag) = if packet.source().is_ipv4() {
             let tag = u64_at(datagram, V4_ADDRESSES);
             (datagram[V4_TOS], datagram[V4_TTL], tag)
@@ -207,7 +213,7 @@ impl<'a> SegmentView<'a> {
         })
     }
 
-    /// What the sender knew of the packet.
+    /// Facts about the packet that only the sender knows.
     #[must_use]
     pub const fn flags(&self) -> SegmentFlags {
         self.flags
@@ -225,17 +231,17 @@ impl<'a> SegmentView<'a> {
         self.base_seq
     }
 
-    /// Of a head: where the one before it ended, of what the server has sent; its first byte's number, if
-    /// it is the first. Of a [`SegmentKind::Said`]: how far the server's TCP has acknowledged. (The client's
-    /// acknowledgement number, in any other.)
+    /// The acknowledgement number. Of a head: the end of the previous head in the outstream, or the
+    /// sequence number of the first byte if no head came before. Of a [`SegmentKind::Said`]: the
+    /// acknowledgement of the server's TCP. Of any other kind: the client's acknowledgement number.
     #[must_use]
     pub fn after(&self) -> SeqNumber {
         self.segment.ack()
     }
 
-    /// Of a head: where it begins, what there is of it, and how many bytes come later by another way. A server that
-    /// says again what its client has, and then what it has not, may have both in one packet: the head is what that
-    /// ends with.
+    /// Of a head: begin, bytes in this datagram, and number of bytes that come later by another
+    /// way. A replaying server may have repeated output and new output in one packet: the head is
+    /// the last part of such a packet.
     #[must_use]
     pub fn head(&self) -> (SeqNumber, &'a [u8], u32) {
         let whole = self.segment.window();
@@ -250,8 +256,8 @@ impl<'a> SegmentView<'a> {
         (self.segment.seq() + length(skip), head, more)
     }
 
-    /// Of a head: how far its client had sent when the answer began, or more that the logger has by now. `None`: it is
-    /// no head.
+    /// Of a head: the end of the client's data when the response began, or a later position that
+    /// the logger has by now. `None` for other kinds.
     #[must_use]
     pub fn asked(&self) -> Option<SeqNumber> {
         let is_head = matches!(self.flags.kind, SegmentKind::Head);
@@ -259,7 +265,8 @@ impl<'a> SegmentView<'a> {
         is_head.then_some(SeqNumber(u32::from_be_bytes(*asked)))
     }
 
-    /// Of a [`SegmentKind::Doubted`]: what its client has heard of a host that is dead ends there, or somewhat later.
+    /// Of a [`SegmentKind::Doubted`]: the client has acknowledged output of a dead host up to here
+    /// or somewhat further.
     #[must_use]
     pub fn heard(&self) -> Option<SeqNumber> {
         let is_doubted = matches!(self.flags.kind, SegmentKind::Doubted);
@@ -274,38 +281,39 @@ impl<'a> SegmentView<'a> {
         is_said.then(|| Digest::from_bytes(digest))
     }
 
-    /// Of a client's segment that is neither [`SegmentKind::Noted`] nor [`SegmentKind::Doubted`]: [`heads_digest`] of
-    /// where the newest head ended when it came.
+    /// Of a client's segment that is neither [`SegmentKind::Noted`] nor [`SegmentKind::Doubted`]:
+    /// [`heads_digest`] of the end of the newest head when the segment came.
     #[must_use]
     pub fn heads(&self) -> u16 {
         self.segment.window()
     }
 
-    /// Of a [`SegmentKind::Noted`]: all that its client has sent before this the logger has in the server's
-    /// notes. It lies before the whole packet of which this may be a piece, by less than 64 KiB, or at its beginning.
+    /// Of a [`SegmentKind::Noted`]: the determinants at the logger have all input before this
+    /// position. The position is at most 64 KiB − 1 before the beginning of the whole packet, of
+    /// which this segment may be a piece.
     #[must_use]
     pub fn noted(&self) -> Option<SeqNumber> {
         let is_noted = matches!(self.flags.kind, SegmentKind::Noted);
         is_noted.then(|| self.base_seq - u32::from(self.segment.window()))
     }
 
-    /// The segment. Its ports, its urgent pointer and its window are not those of the client.
+    /// The segment. Ports, urgent pointer and window are not those of the client.
     #[must_use]
     pub const fn segment(&self) -> &Segment<'a> {
         &self.segment
     }
 
-    /// Whether this is of the flow with this number, from who knows one of `keys`. The payload is
-    /// not covered.
+    /// Whether this segment belongs to the flow and comes from a holder of a key in `keys`. The tag
+    /// does not cover the payload.
     #[must_use]
     pub fn verify(&self, keys: &KeySet, flow: FlowId) -> bool {
         let signed = signed(flow, self.base_seq, self.flags, self.segment.window());
         flow_low(flow) == self.flow_low && keys.verify(self.flags.slot, &signed, self.tag)
     }
 
-    /// Whether the server's TCP takes it for whole, too: it drops what has a wrong checksum, and
-    /// the record must not hold other bytes than the server got. `key` has the addresses that
-    /// were replaced.
+    /// Whether the server's TCP accepts the checksum, too: TCP drops a segment with a wrong
+    /// checksum, and the record must hold the same bytes as the server. `key` has the addresses
+    /// that were replaced.
     #[must_use]
     pub fn is_undamaged(&self, key: &FlowKey) -> bool {
         let (client, server) = (key.client().ip(), key.server().ip());
@@ -317,8 +325,8 @@ impl<'a> SegmentView<'a> {
     }
 }
 
-/// What tells one end of the heads from another, if one of them is missing: positions that are a power of
-/// two apart, as the answers of a server may be, have different ones.
+/// Hash of the end of the newest head, to detect a missing head. Positions that are a power of two
+/// apart, as responses of a server may be, have different hashes.
 #[must_use]
 pub const fn heads_digest(end: SeqNumber) -> u16 {
     const ODD: u32 = 0x9e37_79b1; // as far from a pattern as the golden ratio is
@@ -326,8 +334,8 @@ pub const fn heads_digest(end: SeqNumber) -> u16 {
     u16::from_be_bytes([high, low])
 }
 
-/// Where the packet began whose pieces have `low` in their urgent pointers, and one of them `seq`.
-/// No packet that is cut is longer than 64 KiB.
+/// Begin of the packet whose pieces carry `low` in the urgent pointer; `seq` is the sequence number
+/// of a piece. No packet that is cut is longer than 64 KiB.
 fn base_of(seq: SeqNumber, low: u16) -> SeqNumber {
     seq - u32::from(low_half(seq.0).wrapping_sub(low))
 }
@@ -337,7 +345,7 @@ const fn low_half(number: u32) -> u16 {
     u16::from_be_bytes([a, b])
 }
 
-/// What the tag covers.
+/// The bytes that the tag covers.
 fn signed(flow: FlowId, base_seq: SeqNumber, flags: SegmentFlags, window: u16) -> [u8; 16] {
     let mut signed = [0; 16];
     signed[..8].copy_from_slice(&flow.0.to_le_bytes());
@@ -348,16 +356,18 @@ fn signed(flow: FlowId, base_seq: SeqNumber, flags: SegmentFlags, window: u16) -
     signed
 }
 
-/// Appends to `out` the SEGMENT of a client's `packet`, as the programs in the kernel make it: for
-/// whoever stands in for them. `place` is where the newest head ended or, of a [`SegmentKind::Noted`], what
-/// [`SegmentView::noted`] is to be: not after the packet, and less than 64 KiB before it; or, of a
-/// [`SegmentKind::Doubted`], what [`SegmentView::heard`] is to be: not before the acknowledgement number. `key` is the
-/// one in the slot of `flags`; with `unfinished` the checksum of the packet is taken for a pseudo-header's sum. Bytes
-/// behind the packet are left out.
+/// Appends to `out` the SEGMENT of a client's `packet`, as the programs in the kernel make a
+/// SEGMENT: for a stand-in of the programs. Bytes behind the packet are left out. `key` is the key
+/// in the slot of `flags`. With `unfinished`, the checksum of the packet counts as the sum of a
+/// pseudo-header. The meaning of `place` depends on the kind:
+///
+/// - [`SegmentKind::Noted`]: [`SegmentView::noted`], not after the packet and less than 64 KiB before the packet
+/// - [`SegmentKind::Doubted`]: [`SegmentView::heard`], not before the acknowledgement number
+/// - otherwise: the end of the newest head
 ///
 /// # Errors
 ///
-/// If it is not a TCP packet; nothing is appended.
+/// If `packet` is not a TCP packet; nothing is appended.
 pub fn seal(
     packet: &[u8],
     flow: FlowId,
@@ -412,22 +422,23 @@ fn replaced(
     Ok(())
 }
 
-/// What a head says of itself.
+/// Fields of the head of a response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// Where the one before it ended.
+    /// End of the previous head.
     pub after: SeqNumber,
-    /// How many bytes of the packet are kept: it ends with those.
+    /// Number of payload bytes of the packet that are kept: the head ends with the last kept byte.
     pub keep: u16,
-    /// How many bytes it is to have, with those that come later by another way.
+    /// Length of the whole head, with the bytes that come later by another way.
     pub whole: u16,
-    /// How far the client had sent when the answer began. What is before the packet's acknowledgement number, or far
-    /// behind it, is not told: it becomes that number, or 16 MiB more.
+    /// End of the client's data when the response began. A position before the packet's
+    /// acknowledgement number becomes that number; a position more than 16 MiB beyond becomes that
+    /// number plus 16 MiB − 1.
     pub asked: SeqNumber,
 }
 
 impl Head {
-    /// What a copy says that is none.
+    /// The fields of a segment that is no head.
     #[must_use]
     pub const fn of(place: SeqNumber) -> Self {
         Self {
@@ -439,7 +450,7 @@ impl Head {
     }
 }
 
-/// What a copy is signed with.
+/// Key and version for the tag of a SEGMENT.
 #[derive(Debug, Clone, Copy)]
 pub struct Signer<'a> {
     /// The agreed version of the link.
@@ -461,12 +472,12 @@ impl Signer<'_> {
     }
 }
 
-/// Appends to `out` the SEGMENT of the head of an answer, with which the beginning of the payload of the
-/// server's `packet` ends. As [`seal`].
+/// Appends to `out` the SEGMENT of the head of a response: the kept part of the payload of the
+/// server's `packet` ends with the head. As [`seal`].
 ///
 /// # Errors
 ///
-/// If it is not a TCP packet; nothing is appended.
+/// If `packet` is not a TCP packet; nothing is appended.
 pub fn seal_head(
     packet: &[u8],
     flow: FlowId,
@@ -482,12 +493,13 @@ pub fn seal_head(
     replaced(&cut, flow, (flags, head.whole), signer.key, out)
 }
 
-/// Appends to `out` the SEGMENT that tells a digest, made of the client's `packet` that has acknowledged all before the
-/// digest's end; the server's TCP has acknowledged up to `heard`. As [`seal`].
+/// Appends to `out` the SEGMENT of a digest, made of the client's `packet` that has acknowledged
+/// all output before the end of the digest. The server's TCP has acknowledged up to `heard`. As
+/// [`seal`].
 ///
 /// # Errors
 ///
-/// If it is not a TCP packet; nothing is appended.
+/// If `packet` is not a TCP packet; nothing is appended.
 pub fn seal_said(
     packet: &[u8],
     flow: FlowId,
@@ -500,8 +512,8 @@ pub fn seal_said(
     replaced(&cut, flow, (flags, 0), signer.key, out)
 }
 
-/// A packet with this acknowledgement number, of whose payload so many bytes are kept, with others behind those; its
-/// checksum is the pseudo-header's sum.
+/// The packet with the first `keep` bytes of the payload, followed by `behind`, with
+/// acknowledgement number `ack`. The checksum is the sum of the pseudo-header.
 fn cut(packet: &[u8], keep: usize, behind: &[u8], ack: SeqNumber) -> Result<Vec<u8>, WireError> {
     let ip = IpPacket::parse(packet)?;
     let header = ip.header_len() + ip.payload_len() - Segment::of(&ip)?.payload().len();
@@ -510,7 +522,7 @@ fn cut(packet: &[u8], keep: usize, behind: &[u8], ack: SeqNumber) -> Result<Vec<
     let len = cut.len();
     let v4 = ip.source().is_ipv4();
     let (at, counted) = if v4 { (2, len) } else { (4, len - V6_HEADER) };
-    // It was about as long, and that fitted.
+    // The packet was about as long, and the length of the packet fitted.
     let counted = u16::try_from(counted).unwrap_or(u16::MAX);
     cut[at..at + 2].copy_from_slice(&counted.to_be_bytes());
     let transport = &mut cut[ip.header_len()..];
@@ -521,7 +533,8 @@ fn cut(packet: &[u8], keep: usize, behind: &[u8], ack: SeqNumber) -> Result<Vec<
     Ok(cut)
 }
 
-/// Overwrites a field of the TCP header and carries the change into the checksum, if it is one.
+/// Overwrites a field of the TCP header and carries the change into the checksum, if the checksum
+/// is finished.
 fn replace(transport: &mut [u8], at: core::ops::Range<usize>, new: &[u8], flags: SegmentFlags) {
     if !flags.unfinished {
         let old = u16::from_be_bytes([transport[CHECKSUM.start], transport[CHECKSUM.start + 1]]);

@@ -162,7 +162,7 @@ fn a_digest_is_in_the_place_of_a_packet() {
     assert_eq!(read(&bytes[1..]), Ok(None));
 }
 
-/// What decoding says when the byte at `at` is `value`.
+/// The result of decoding when the byte at `at` is `value`.
 fn with_byte(at: usize, value: u8) -> Result<(), FrameError> {
     let mut bytes = OPENED_BYTES;
     bytes[at] = value;

@@ -217,10 +217,10 @@ impl From<log_half> for LogHalf {
     }
 }
 
-// What follows is for flows that are made anew from their records: they have no binding to a later
-// server, and of the log link nothing but numbers.
+// The following code is for restored flows: these have no binding to a later server, and of the log
+// link only numbers.
 
-/// An enumeration of `bpf/intf` in the byte that holds it.
+/// An enumeration of `bpf/intf` in a byte.
 fn byte(code: u32) -> u8 {
     u8::try_from(code).unwrap_or(u8::MAX)
 }

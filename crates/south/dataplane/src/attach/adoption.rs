@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl Attachment {
-    /// Ours instead of those that are there; `None`: there are none.
+    /// Replaces the existing programs by the new programs; `None`: there are none.
     pub(crate) fn adopt(
         object: &Object,
         mut interface: Interface,
@@ -32,7 +32,7 @@ impl Attachment {
             for name in PACKET_PROGRAMS {
                 match is_linked(name) {
                     true => replace_program(object, name, &interface, pins)?,
-                    // An adopter was killed while it attached both to a new interface.
+                    // An adopter was killed while attaching both programs to a new interface.
                     false => attach_tcx(object, name, &interface, pins)?,
                 }
             }
@@ -87,8 +87,8 @@ fn replace_program(
         .map_err(|source| failed(name, interface, source))
 }
 
-/// The two filters with our programs, if programs of the service's pins are in them now. A filter that an adopter could
-/// not attach before its death is attached.
+/// The two filters with the new programs, if programs of the service's pins are in the filters now.
+/// A filter that an adopter could not attach before its death is attached.
 fn replace_filters(
     object: &Object,
     interface: &Interface,
@@ -138,7 +138,7 @@ fn filter_of(name: &str, interface: &Interface, program: BorrowedFd<'_>) -> TcHo
         .hook(point_of(name))
 }
 
-/// What is under our handle on an interface.
+/// State of the service's handle on an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Filter {
     Absent,
@@ -148,7 +148,7 @@ enum Filter {
 }
 
 impl Filter {
-    /// `any`: a program, because a question needs one.
+    /// `any`: any program, because a query needs a program.
     fn of(name: &str, interface: &Interface, any: BorrowedFd<'_>, pins: &PinDirectory) -> Self {
         let Ok(found) = filter_of(name, interface, any).query() else {
             return Self::Absent;
@@ -180,10 +180,10 @@ fn replace_filter(
         .map_err(|source| failed(name, interface, source))
 }
 
-/// Puts other programs in the places of those of a service, on every interface: `[ingress, egress]`.
+/// Replaces the programs of a service on every interface by `with`: `[ingress, egress]`.
 ///
 /// # Errors
-/// The kernel refuses a program, or a program that nobody knows is in a place of the service.
+/// The kernel refuses a program, or an unknown program is in a place of the service.
 pub(crate) fn replace_everywhere(
     pins: &PinDirectory,
     with: [BorrowedFd<'_>; 2],
@@ -209,10 +209,10 @@ pub(crate) fn replace_everywhere(
     Ok(())
 }
 
-/// As `Link::update_prog`, with a program that is known by its descriptor alone.
+/// As `Link::update_prog`, with a program known only by descriptor.
 fn replace_linked(link: &Link, program: BorrowedFd<'_>) -> Result<(), libbpf_rs::Error> {
     let (link, program) = (link.as_fd().as_raw_fd(), program.as_raw_fd());
-    // SAFETY: both descriptors are open while they are borrowed; null options mean the defaults.
+    // SAFETY: both descriptors are open during the borrow; null options mean the defaults.
     match unsafe { libbpf_sys::bpf_link_update(link, program, std::ptr::null()) } {
         0 => Ok(()),
         error => Err(libbpf_rs::Error::from_raw_os_error(-error)),

@@ -1,14 +1,16 @@
-//! Taking over what an earlier `serve` has left running.
+//! Adoption of a service that an earlier `serve` has left running.
 //!
-//! Maps, programs and links are pinned, so they go on without anybody. Whoever comes next loads its own
-//! programs upon the maps that are there, and puts them in the place of the old ones, link by link:
-//! there is no moment without programs. The layout of the maps is the same, because its version is
-//! part of the path of the pins; what the layout before has pinned is migrated first (`migration`).
+//! Maps, programs and links are pinned, and go on without a `serve`. An adopter loads its programs
+//! upon the existing maps, and puts the programs in the place of the old programs, link by link:
+//! there is no moment without programs. The layout of the maps is the same, because the layout
+//! version is part of the path of the pins. Maps of the former layout are migrated first
+//! (`migration`).
 //!
-//! An adopter may be killed at any step. So each program is pinned before it takes a place, first under a name with
-//! `next_` in it: a filter is known by its pinned program alone. When our programs have all places, renames put our
-//! pins in the places of the old ones. The next adopter finds `next_` names only after a death between: then the
-//! programs without `next_` return to all places, and the rest is removed.
+//! An adopter may be killed at any step. So each program is pinned before the program takes a
+//! place, first under a name with `next_`: only the pinned program identifies a filter. When all
+//! new programs have their places, renames put the new pins in the places of the old pins. The next
+//! adopter finds `next_` names only after a death between: then the programs without `next_` return
+//! to all places, and the rest is removed.
 
 #[cfg(test)]
 mod tests;
@@ -36,14 +38,14 @@ use crate::{
     step::begin_step,
 };
 
-/// How a service was when it was taken over.
+/// State of a service at the adoption.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Life {
-    /// Its server's present life.
+    /// The present incarnation of the server.
     pub incarnation: u32,
-    /// The gate is shut: its server has died.
+    /// The gate is shut: the server has died.
     pub gated: bool,
-    /// It was being recovered.
+    /// A recovery was under way.
     pub recovering: bool,
     /// When the last `serve` was last heard of: `CLOCK_MONOTONIC`.
     pub heartbeat: Duration,
@@ -53,7 +55,8 @@ pub struct Life {
     pub addresses: Vec<SocketAddr>,
 }
 
-/// Our programs, loaded for a service that runs. Nothing of the service is changed before [`Adoption::complete`].
+/// New programs, loaded for a running service. Changes no state of the service before
+/// [`Adoption::complete`].
 pub struct Adoption {
     loaded: Loaded,
     pins: PinDirectory,
@@ -63,11 +66,11 @@ pub struct Adoption {
 }
 
 impl Adoption {
-    /// Loads the programs. The programs and maps of an adopter that was killed are removed, or its migration is
-    /// completed if that was committed.
+    /// Loads the programs. Programs and maps of a killed adopter are removed, or a committed
+    /// migration is completed.
     ///
     /// # Errors
-    /// Maps are missing, or are other ones than this program's, or of a layout that cannot be migrated.
+    /// Maps are missing, or are not the maps of this program, or are of a layout that cannot be migrated.
     pub fn prepare(pins: PinDirectory) -> Result<Self, DataplaneError> {
         log_libbpf();
         let loaded = Loaded::from(abi::OBJECT, &pins, pins.former().as_ref())?;
@@ -99,8 +102,9 @@ impl Adoption {
         self.mirror_version
     }
 
-    /// Take over the maps. The old programs run on until [`Dataplane::adopt_interface`] and [`Dataplane::adopt_latch`]
-    /// have replaced them. Maps of the layout before are migrated: ours are pinned then, and our programs run.
+    /// Adopts the maps. The old programs run on until [`Dataplane::adopt_interface`] and
+    /// [`Dataplane::adopt_latch`] have replaced the programs. After a migration of the former
+    /// layout, the new maps are pinned, and the new programs run.
     ///
     /// # Errors
     /// A map cannot be migrated, or the kernel refuses a pin.
@@ -114,7 +118,7 @@ impl Adoption {
 pub(super) enum Loaded {
     /// Upon the maps that are there.
     Upon(Object),
-    /// Beside those of the layout before.
+    /// Beside the maps of the former layout.
     Beside(Migration),
 }
 
@@ -144,7 +148,7 @@ impl Loaded {
         }
     }
 
-    /// Pins the programs, so that these may take the places of others.
+    /// Pins the programs, so that the programs may replace others.
     pub(super) fn complete(self, own: &PinDirectory) -> Result<Object, DataplaneError> {
         match self {
             Self::Upon(object) => {
@@ -158,7 +162,7 @@ impl Loaded {
     }
 }
 
-/// An adopter was killed: the programs before its own return to their places.
+/// Undoes a killed adoption: the old programs return to their places.
 fn undo_interrupted(pins: &PinDirectory) -> Result<(), DataplaneError> {
     for name in LATCH_PROGRAMS {
         pins.unpin(&format!("{LINK_PREFIX}{NEXT_PREFIX}{name}"))?;
@@ -243,8 +247,8 @@ impl Dataplane {
         Ok((plane, life))
     }
 
-    /// Whether the gate is shut in this life of the server: before it begins, the gate is shut because of the life
-    /// before.
+    /// Whether the gate is shut in this incarnation of the server. Before an incarnation begins,
+    /// the gate is shut because of the incarnation before.
     ///
     /// # Errors
     /// The service's state cannot be read.
@@ -253,8 +257,8 @@ impl Dataplane {
         Ok(service.gated != 0 && service.incarnation == incarnation)
     }
 
-    /// Put our programs in the place of those on `interface`, or attach them if there are none.
-    /// `changes`: what the earlier `serve` changed on the host's interfaces.
+    /// Replaces the programs on `interface` by the new programs, or attaches the new programs if
+    /// there are none. `changes`: changes of the earlier `serve` on the host's interfaces.
     ///
     /// # Errors
     /// As [`Dataplane::attach_interface`].
@@ -276,9 +280,9 @@ impl Dataplane {
         }
     }
 
-    /// Put our death latch in the place of the old one, and our programs where `outlive clean` looks
-    /// for them. For a moment both latches are there: a death is told twice, which is no harm. Nothing of the layout
-    /// before is left.
+    /// Replaces the old death latch, and puts the new programs where `outlive clean` looks. For a
+    /// moment both latches are attached: a death is reported twice, which does no harm. Afterwards
+    /// no pin of the former layout is left.
     ///
     /// # Errors
     /// As [`Dataplane::attach_latch`], or a pin cannot be replaced.
@@ -287,7 +291,7 @@ impl Dataplane {
     }
 }
 
-/// Programs upon maps of their layout.
+/// Loads programs upon maps of the same layout.
 fn load_upon(object: &[u8], pins: &PinDirectory) -> Result<Object, DataplaneError> {
     let load = super::not_loaded;
     let mut open = ObjectBuilder::default().open_memory(object).map_err(load)?;

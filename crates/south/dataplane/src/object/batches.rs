@@ -1,8 +1,9 @@
 //! Reading a hash map in pieces.
 //!
-//! The kernel hands out whole hash buckets, so a batch may end before it is full and not be the last: only
-//! `ENOENT` says that. (libbpf-rs takes one that is not full for the last. Room for all that a map can ever
-//! hold would do, too, but to make that takes tens of milliseconds, while clients wait.)
+//! The kernel hands out whole hash buckets. So a batch that is not full need not be the last: only
+//! `ENOENT` marks the last. (libbpf-rs takes a batch that is not full for the last. A buffer for
+//! all entries that a map can hold would do, too, but the allocation takes tens of milliseconds,
+//! while clients wait.)
 
 use std::{os::fd::AsRawFd, ptr};
 
@@ -11,7 +12,8 @@ use libbpf_rs::{Error, MapCore, libbpf_sys};
 /// Entries for which there is room at first.
 pub(super) const ROOM: usize = 1024;
 
-/// Calls `see` with the key and the value of each entry, but for what comes or goes meanwhile.
+/// Calls `see` with the key and the value of each entry, except for entries that come or go
+/// meanwhile.
 pub(super) fn each_entry(
     map: &impl MapCore,
     mut room: usize,
@@ -26,8 +28,9 @@ pub(super) fn each_entry(
         let mut next = 0_u32;
         let mut count = u32::try_from(room).unwrap_or(u32::MAX);
         let from = bucket.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
-        // SAFETY: there is room for `count` keys and as many values; where a hash map is read from and to is a
-        // `u32` each. All of them are ours, and live until this returns.
+        // SAFETY: the buffers have space for `count` keys and as many values; the position in a
+        // hash map is a `u32`. All buffers belong to this function, and live until the call
+        // returns.
         let result = unsafe {
             libbpf_sys::bpf_map_lookup_batch(
                 map.as_fd().as_raw_fd(),
@@ -43,7 +46,7 @@ pub(super) fn each_entry(
             0 => false,
             libc::ENOENT => true,
             libc::ENOSPC => {
-                // One bucket has more than there is room for.
+                // One bucket has more entries than the buffer.
                 room *= 2;
                 keys.resize(room * key_size, 0);
                 values.resize(room * value_size, 0);
@@ -90,7 +93,7 @@ mod tests {
                     .unwrap();
                 expected.insert(key.to_ne_bytes().to_vec(), bytes.to_vec());
             }
-            // Some buckets have more than one; all of them together fit into the last.
+            // Some buckets have more than one entry; all buckets together fit into the last size.
             for room in [1, 2, 7, 1024, 4096] {
                 let mut found = BTreeMap::new();
                 each_entry(&map, room, |key, value| {

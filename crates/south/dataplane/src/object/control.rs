@@ -1,5 +1,5 @@
-//! Changing the state of the service and of its flows: each change is one run of the program
-//! `control` (`control.h`). What a replay must look like is written into its map directly.
+//! Changes of the state of the service and of the flows: each change is one run of the program
+//! `control` (`control.h`). Expected replayed output is written into a map directly.
 
 use std::{io, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
 /// Where a replay begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SplicePoint {
-    /// Sequence number of the fabricated SYN; replay begins one after it.
+    /// Sequence number of the fabricated SYN; replay begins at the next number.
     pub instream: SeqNumber,
     /// Client-space number of the first byte that the new server will send.
     pub outstream: SeqNumber,
@@ -70,8 +70,8 @@ impl Dataplane {
             .map(drop)
     }
 
-    /// Begin a new life of the service: the gate opens for its sockets, and for connections as
-    /// they are spliced to it.
+    /// Begins a new incarnation of the service: the gate opens for the new sockets, and for each
+    /// connection after the splice.
     ///
     /// # Errors
     /// The control program cannot be run.
@@ -84,7 +84,7 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// The recovery is over: strangers get their ordinary RST again.
+    /// The recovery is over: unknown segments get an ordinary RST again.
     ///
     /// # Errors
     /// The control program cannot be run.
@@ -121,7 +121,7 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// Name the main process, by its number in our PID namespace.
+    /// Names the main process, by the number in the PID namespace of `serve`.
     ///
     /// # Errors
     /// The control program cannot be run.
@@ -135,7 +135,7 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// Make the flow ready for its fabricated SYN.
+    /// Prepares the flow for the fabricated SYN.
     ///
     /// # Errors
     /// The flow with this number is gone (`ENOENT`).
@@ -155,8 +155,8 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// The same for a socket that was made at the numbers which the client knows (it goes on behind `instream`, and
-    /// with `outstream`), with room for `window` bytes: nothing is awaited.
+    /// As [`Dataplane::splice`], for a socket at the client's numbers (the socket goes on behind
+    /// `instream`, and with `outstream`), with a window of `window` bytes: no SYN-ACK is awaited.
     ///
     /// # Errors
     /// There is no such flow, or the control program cannot be run.
@@ -178,8 +178,9 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// Another host's output to the client has the digest `acked`; `turn` is of the output before the part that a
-    /// replay repeats. Of a flow that was restored, and has not been spliced since; else nothing changes.
+    /// Another host's output to the client has the digest `acked`; `turn` covers the output before
+    /// the part that a replay repeats. Changes only a restored flow that has not been spliced
+    /// since.
     ///
     /// # Errors
     /// The flow with this number is gone (`ENOENT`).
@@ -203,7 +204,8 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// The next request of the client waits until the server has said again what `digest` is of.
+    /// The client's next request waits until the server has repeated the output that `digest`
+    /// covers.
     ///
     /// # Errors
     /// The flow with this number is gone (`ENOENT`).
@@ -216,7 +218,7 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// Connections are numbered from here on, or higher: somebody knows some with lower numbers.
+    /// Numbers connections from `first` on, or higher: lower numbers are in use elsewhere.
     ///
     /// # Errors
     /// The control program cannot be run.
@@ -227,11 +229,11 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// Know a connection from its record ([`south_model::restored_flow`]), or from its socket, instead of from its
-    /// handshake. Of `flow` only what that fills is taken.
+    /// Adds a flow from a record ([`south_model::restored_flow`]), or from a socket, instead of
+    /// from a handshake. Uses only the fields of `flow` that `restored_flow` fills.
     ///
     /// # Errors
-    /// There is no room for it, or a connection with these ends is known.
+    /// The map is full, or a connection with these ends is known.
     pub fn restore(&self, key: FlowKey, flow: &Flow) -> Result<(), DataplaneError> {
         let key = abi::flow_key::from(key);
         let value = abi::flow::from(flow);
@@ -252,7 +254,7 @@ impl Dataplane {
         Ok((FlowId(reply.flow_id), life))
     }
 
-    /// The record of such a connection begins, if it is kept on this host.
+    /// The record of a restored connection begins, if this host keeps the record.
     ///
     /// # Errors
     /// There is no such flow, or the ring is full.
@@ -293,7 +295,8 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// The logger takes no record of the handshake with this number: its next SYN-ACK goes to the client at once.
+    /// The logger takes no record of the handshake with this number: the next SYN-ACK goes to the
+    /// client at once.
     ///
     /// Returns the connection.
     ///
@@ -307,7 +310,7 @@ impl Dataplane {
         Ok(FlowKey::from(refused.key))
     }
 
-    /// Ask the logger, through the ring, to say when it has read everything up to here.
+    /// Asks the logger, through the ring, for an answer after all frames up to here.
     ///
     /// # Errors
     /// The ring is full.
@@ -330,10 +333,10 @@ impl Dataplane {
         .map(|reply| reply.swept)
     }
 
-    /// Put what the replayed outstream of `flow` must look like in place.
+    /// Stores the expected replayed outstream of `flow`.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// The map is full.
     pub fn expect(&self, flow: FlowId, chunks: &[(u32, Expect)]) -> Result<(), DataplaneError> {
         let map = &self.maps.expected;
         for (chunk, expect) in chunks {
@@ -349,7 +352,7 @@ impl Dataplane {
         Ok(())
     }
 
-    /// Take it away again. Chunks that are not there are no error.
+    /// Removes expected chunks. Missing chunks are no error.
     ///
     /// # Errors
     /// The map cannot be changed.

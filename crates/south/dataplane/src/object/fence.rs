@@ -1,5 +1,5 @@
-//! Limiting what a service may say from another thread than the one that has the [`Dataplane`]: whoever
-//! keeps a lease must not wait for anybody.
+//! Limits the output of a service from another thread than the thread with the [`Dataplane`]: the
+//! thread that keeps a lease must not wait.
 
 use std::{
     io,
@@ -37,13 +37,13 @@ impl Dataplane {
 }
 
 impl Fence {
-    /// Until when the service may send, as time since the host was booted (`CLOCK_BOOTTIME`): from then
-    /// on nothing of it leaves. `None`: no lease is needed.
+    /// End of the permission to send, as time since the host was booted (`CLOCK_BOOTTIME`): from
+    /// then on no packet of the service leaves. `None`: no lease is needed.
     ///
     /// # Errors
     /// The control program cannot be run.
     pub fn set_lease(&self, end: Option<Duration>) -> Result<(), DataplaneError> {
-        // 0 is no end; any other time so early is over.
+        // 0 means no end; any other time this early is over.
         let end = end.map_or(0, |end| {
             u64::try_from(end.as_nanos()).unwrap_or(u64::MAX).max(1)
         });
@@ -71,8 +71,8 @@ impl Fence {
             ctx_size_in: u32::try_from(request.len()).unwrap_or_default(),
             ..Default::default()
         };
-        // SAFETY: the descriptor is open for as long as `self`; the kernel reads `request`, and writes it
-        // back in the same length, while it is borrowed here.
+        // SAFETY: the descriptor is open for as long as `self`; the kernel reads `request`, and
+        // writes `request` back in the same length, during the borrow here.
         let result = unsafe { bpf_prog_test_run_opts(self.control.as_raw_fd(), &raw mut options) };
         if result < 0 {
             return Err(io::Error::from_raw_os_error(-result));

@@ -1,4 +1,4 @@
-//! The log link: where the logger is, and whether it is there.
+//! The log link: address of the logger, and whether the logger is there.
 
 use std::{
     net::SocketAddr,
@@ -14,22 +14,22 @@ use crate::{
     error::{DataplaneError, MapContext},
 };
 
-/// What becomes of the acknowledgements that the server's TCP and the logger make, one sooner than
-/// the other (FT-TCP IV.F; `clamp.h`).
+/// How ACKs of the server's TCP and of the logger become ACKs to the client. Either may be earlier
+/// (FT-TCP IV.F; `clamp.h`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum AckStrategy {
-    /// The server's next segment tells the client what is logged.
+    /// The server's next segment acknowledges the logged input.
     Basic,
-    /// Pure ACKs wait until all that they acknowledge is logged.
+    /// Pure ACKs wait until all acknowledged input is logged.
     Lazy,
-    /// What the logger acknowledges is told at once, if it is anything new.
+    /// An ACK of the logger becomes an ACK to the client at once, if the number is new.
     #[default]
     Eager,
-    /// The same, if it is the newest that the client has sent.
+    /// As [`AckStrategy::Eager`], if the logger has the client's newest byte.
     Conditional,
 }
 
-/// The two ends of the link, and what they know each other by.
+/// Both ends of the link, with keys and limits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct LinkSettings {
     /// Our end: the address and port of the socket that sends the probes.
@@ -40,16 +40,16 @@ pub struct LinkSettings {
     pub version: u8,
     /// Which of the two slots these keys are for: 0 or 1.
     pub slot: u8,
-    /// Key of what goes to the logger.
+    /// Key of datagrams to the logger.
     pub up: [u8; 16],
-    /// Key of what comes from it.
+    /// Key of datagrams from the logger.
     pub down: [u8; 16],
-    /// The largest IP packet that the link carries, bytes: what clients send is to leave room for
-    /// what the link adds.
+    /// The largest IP packet that the link carries, bytes: clients' segments must leave space for
+    /// the headers of the link.
     pub mtu: u16,
-    /// What becomes of acknowledgements.
+    /// Handling of acknowledgements.
     pub strategy: AckStrategy,
-    /// The logger takes digests of what clients were sent.
+    /// The logger takes digests of outstreams.
     pub digests: bool,
 }
 
@@ -68,7 +68,7 @@ impl Dataplane {
             .and_then(|bytes| abi::link::from_bytes(&bytes))
             .unwrap_or_default();
         let mut link = link_of(settings, &before);
-        // The programs read while we write: a key is in its place before it is named.
+        // The programs read meanwhile: write the key before the slot that names the key.
         link.slot = before.slot;
         for slot in [before.slot, settings.slot & 1] {
             link.slot = slot;
@@ -80,7 +80,8 @@ impl Dataplane {
         Ok(())
     }
 
-    /// How many probes the programs have seen on their way to the logger. The number comes round to 0.
+    /// Number of probes that the programs have seen on the way to the logger. The number wraps to
+    /// 0.
     ///
     /// # Errors
     /// The map cannot be read.
@@ -92,7 +93,7 @@ impl Dataplane {
         Ok(path.unwrap_or_default().seen)
     }
 
-    /// Tell whether there is a logger. Without one, new connections are not protected.
+    /// Sets whether there is a logger. Without a logger, new connections are not protected.
     ///
     /// # Errors
     /// The control program cannot be run.
@@ -105,17 +106,17 @@ impl Dataplane {
         .map(drop)
     }
 
-    /// The read cursors of a server with state (`read_cursors.h`): a map that its processes are to map into their
-    /// memory.
+    /// The read cursors of a server with state (`read_cursors.h`): a map that the server's
+    /// processes map into memory.
     #[must_use]
     pub fn read_cursors(&self) -> BorrowedFd<'_> {
         self.maps.read_cursors.as_fd()
     }
 
-    /// Record a flow again that had lost its logger, from the client's next turn on.
+    /// Records a flow again that had lost the logger, from the client's next request on.
     ///
     /// # Errors
-    /// The flow with this number is gone (`ENOENT`), or did not lose its logger (`EINVAL`).
+    /// The flow with this number is gone (`ENOENT`), or did not lose the logger (`EINVAL`).
     pub fn reprotect(&self, key: FlowKey, flow: FlowId) -> Result<(), DataplaneError> {
         self.control(
             "protect a flow again",
@@ -150,7 +151,7 @@ fn link_of(settings: &LinkSettings, before: &abi::link) -> abi::link {
     link
 }
 
-/// As SipHash reads its key: two little-endian words.
+/// The key in the form of SipHash: two little-endian words.
 fn key_of(key: [u8; 16]) -> abi::link_key {
     let [low, high] = [0, 8].map(|at| {
         let mut word = [0; 8];

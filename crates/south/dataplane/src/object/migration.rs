@@ -1,4 +1,4 @@
-//! Taking over the maps of the layout before ours, under the traffic.
+//! Migration of the maps of the former layout, under traffic.
 //!
 //! The old programs run all the time, and change their maps. So a migration has steps, and each step leaves a state
 //! that the next `serve` can take up if this `serve` is killed there. *Former* is the directory of the old pins,
@@ -90,7 +90,7 @@ pub enum MigrationError {
     /// A member became another kind of type.
     #[error("a type in it is of another kind than before")]
     OtherKind,
-    /// As the others, of a member.
+    /// An error of a member.
     #[error("member {path}: {why}")]
     Member {
         /// Names from the outside in, with dots between.
@@ -140,11 +140,12 @@ pub(super) fn settle(former: &PinDirectory, own: &PinDirectory) -> Result<(), Da
     staged.remove()
 }
 
-/// The next version may have been killed when it migrated our maps: the hold ends, and the latch of that version with
-/// its pins. Its maps are those of that moment: the latch would end connections that came later.
+/// Undoes an interrupted migration by the next version: the hold ends, and the next version's latch
+/// and pins are removed. The next version's maps are from that moment: the latch would end
+/// connections that came later.
 ///
 /// # Errors
-/// The next version has migrated all.
+/// The next version has completed the migration.
 pub(super) fn end_hold_of_next(own: &PinDirectory) -> Result<(), DataplaneError> {
     if hold::is_pinned(own) && Hold::open(own)?.end(HoldState::Expired)? == HoldState::Committed {
         return Err(DataplaneError::Superseded);
@@ -152,7 +153,8 @@ pub(super) fn end_hold_of_next(own: &PinDirectory) -> Result<(), DataplaneError>
     own.staged_by_next().remove()
 }
 
-/// After the last step of an adoption: nothing of the former layout runs any more, and no hold.
+/// After the last step of an adoption: ends the hold, and removes all programs of the former
+/// layout.
 ///
 /// # Errors
 /// A pin cannot be removed.
@@ -184,10 +186,11 @@ pub(super) struct Migration {
 }
 
 impl Migration {
-    /// `object`, our programs, beside those that are pinned in `former`. Nothing is pinned.
+    /// Loads `object`, the new programs, beside the programs that are pinned in `former`. Pins no
+    /// object.
     ///
     /// # Errors
-    /// A map cannot be taken over.
+    /// A map cannot be migrated.
     pub(super) fn load(object: &[u8], former: &PinDirectory) -> Result<Self, DataplaneError> {
         let began = Instant::now();
         let (object, copies) = load_beside(object, former)?;
@@ -295,7 +298,7 @@ fn load_beside(
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         let pin = former.pin(&name);
-        // A map that the former layout has not is a new one, and empty.
+        // A map that the former layout lacks is new, and empty.
         if !is_internal(&name) && pin.exists() {
             let pinned = MapHandle::from_pinned_path(pin)
                 .doing("take over a map of an earlier outlive serve")?;
@@ -324,8 +327,8 @@ fn copy_early(copies: &[MapCopy]) -> Result<(), DataplaneError> {
     converging.try_for_each(|copy| copy.copy().map(drop))
 }
 
-/// Copies until nothing differs. One pass more is needed if connections are closed meanwhile, or if the kernel had no
-/// memory or no lock for an entry at once. `until`: the end of the hold.
+/// Copies until no entry differs. One more pass is needed if connections are closed meanwhile, or
+/// if the kernel had no memory or no lock for an entry at once. `until`: the end of the hold.
 fn copy_until_equal(copies: &[MapCopy], until: Instant) -> Result<(), DataplaneError> {
     let (converging, mut others): (Vec<&MapCopy>, Vec<_>) =
         copies.iter().partition(|copy| copy.converges());
@@ -385,7 +388,7 @@ fn stage_links(former: &PinDirectory, staged: &PinDirectory) -> Result<(), Datap
             .map_err(|source| DataplaneError::Pin { path, source })
     };
     for name in former.names() {
-        // By its programs an adoption knows the filters that are ours.
+        // An adoption identifies filters of the service by these programs.
         if is_of_interface(&name) || hold::HOLD_PROGRAMS.contains(&&*name) {
             link_twice(&name)?;
         }
@@ -414,7 +417,8 @@ fn publish(
     Ok(())
 }
 
-/// The former latch knows only the maps of the former layout, which nothing else changes any more.
+/// The former latch knows only the maps of the former layout, which no other program changes any
+/// more.
 fn remove_latch(former: &PinDirectory) -> Result<(), DataplaneError> {
     LATCH_PROGRAMS
         .into_iter()

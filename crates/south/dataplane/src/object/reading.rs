@@ -67,7 +67,7 @@ impl Dataplane {
     }
 }
 
-/// What the programs have counted since they were loaded.
+/// Counts of the programs since the load.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Counters(Vec<u64>);
 
@@ -80,10 +80,10 @@ macro_rules! counters {
                 usize::try_from(abi::counter::$constant.0).ok().and_then(|i| self.0.get(i)).copied().unwrap_or(0)
             })*
 
-            /// The names of all counters, each with what it counts.
+            /// The names of all counters, each with a description.
             pub const DESCRIBED: &[(&str, &str)] = &[$((stringify!($name), $doc)),*];
 
-            /// Every counter with its name, for status output.
+            /// Every counter, by name, for status output.
             #[must_use]
             pub fn named(&self) -> Vec<(&'static str, u64)> {
                 vec![$((stringify!($name), self.$name())),*]

@@ -1,4 +1,4 @@
-//! What is decided before anything is attached.
+//! Settings that are fixed before a program is attached.
 
 use std::{
     net::{Ipv6Addr, SocketAddr},
@@ -14,26 +14,26 @@ use crate::{
     error::{DataplaneError, MapContext},
 };
 
-/// What a service tells the data plane before anything is attached.
+/// Settings of a service for the data plane, fixed before a program is attached.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// The protected addresses, as clients connect to them.
+    /// The protected addresses, to which clients connect.
     pub addresses: Vec<SocketAddr>,
     /// Id of the cgroup that holds every process of the server.
     pub cgroup_id: u64,
-    /// Its depth below the root of the hierarchy (the root has 0).
+    /// Depth of the cgroup below the root of the hierarchy (the root has 0).
     pub cgroup_level: u32,
     /// Cookie of the network namespace (`SO_NETNS_COOKIE`).
     pub netns_cookie: u64,
     /// Which ends of processes are crashes.
     pub crash_on: CrashOn,
-    /// Silence of `serve` after which nothing is gated or recorded any more.
+    /// Silence of `serve` after which no packet is gated or recorded any more.
     pub heartbeat_timeout: Duration,
     /// Outstream bytes recorded at the beginning of each turn; 0: none; `u32::MAX`: all.
     pub verify_head: u32,
-    /// What the server says besides is digested.
+    /// Key and rate of digests of output beyond the recorded heads; `None`: no digests are taken.
     pub digests: Option<south_model::Digests>,
-    /// First of the three marks by which our own packets are known.
+    /// First of the six marks of the service's packets.
     pub mark: u32,
     /// In which version frames are written into the ring ([`Dataplane::set_mirror_version`]).
     pub mirror_version: u8,
@@ -43,14 +43,15 @@ pub struct Settings {
     pub max_flows: u32,
     /// The record is kept at the other end of a log link ([`Dataplane::set_link`]).
     pub link: bool,
-    /// The server has state, and its processes advance read cursors ([`Dataplane::read_cursors`]). If no more segments
-    /// come in a tenth of a second, no copy for the logger is left out.
+    /// The server has state, and the server's processes advance read cursors
+    /// ([`Dataplane::read_cursors`]). All segments are mirrored if no more than this number come in
+    /// a tenth of a second.
     pub read_cursors: Option<u32>,
 }
 
 impl Dataplane {
-    /// Other settings: those that are the size of a map stay as they were when the programs were loaded. Addresses are
-    /// added to those that are protected.
+    /// Changes the settings. Sizes of maps stay as loaded. Addresses are added to the protected
+    /// addresses.
     ///
     /// # Errors
     /// A map cannot be written.
@@ -98,7 +99,7 @@ impl Dataplane {
         self.heartbeat()
     }
 
-    /// What the key of digests is made of. (Zeros, if nothing is digested.)
+    /// Seed of the key of digests. (Zeros without digests.)
     ///
     /// # Errors
     /// The map cannot be read.

@@ -10,16 +10,16 @@ use crate::{
     error::{DataplaneError, MapContext, SocketContext},
 };
 
-/// Has the congestion control of recovered connections begin anew. For a thread of its own: the kernel locks each
-/// socket of the network namespace for that, and waits for whoever has one locked, which may take for ever (a process
-/// that sends from memory that is not there yet).
+/// Restarts congestion control of recovered connections. For a separate thread: the kernel locks
+/// each socket of the network namespace, and waits for any holder of the lock, maybe for ever (a
+/// process that sends from memory that is not there yet).
 pub struct Renewer(Link);
 
 impl Dataplane {
-    /// What renews the sockets of this service.
+    /// A renewer for the sockets of this service.
     ///
     /// # Errors
-    /// The kernel does not list its sockets.
+    /// The kernel does not list the sockets.
     pub fn renewer(&self) -> Result<Renewer, DataplaneError> {
         let link = attach::program(&self.object, "renew")?
             .attach_iter_with_opts(IterOpts::None)
@@ -29,10 +29,10 @@ impl Dataplane {
 }
 
 impl Renewer {
-    /// Renew what it is time for. Returns how many connections are to be looked at again.
+    /// Renews sockets that are due. Returns the number of connections to look at again.
     ///
     /// # Errors
-    /// The kernel does not list its sockets.
+    /// The kernel does not list the sockets.
     pub fn look(&self) -> Result<usize, DataplaneError> {
         let what = "look at the sockets";
         let mut each = Vec::new();

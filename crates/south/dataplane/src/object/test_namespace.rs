@@ -11,7 +11,7 @@ use rustix::mount::{
 /// the bpffs is mounted nowhere else.
 pub(super) fn alone(test: impl FnOnce(&Path) + Send) {
     let run = || {
-        // SAFETY: the call concerns this thread alone, which does nothing else.
+        // SAFETY: the call concerns this thread alone, which does no other work.
         let result = unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) };
         assert_eq!(result, 0, "{}: run it as root", io::Error::last_os_error());
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;

@@ -1,4 +1,4 @@
-//! `control.h`, as far as packets do not show it.
+//! `control.h`, as far as packets do not show the effects.
 
 use dataplane::SplicePoint;
 use protocol::mirror::{CloseReason, FrameKind};
@@ -32,7 +32,7 @@ fn a_flow_that_is_not_there_is_refused() {
     );
 }
 
-/// One check for all that concerns a flow.
+/// One check for all operations on a flow.
 #[test]
 fn what_is_meant_for_an_earlier_connection_is_refused() {
     let mut both = Both::new().open();

@@ -1,4 +1,5 @@
-//! `digest.h`: what is said again is compared with what was said, whole or by samples, however both were cut.
+//! `digest.h`: repeated output is compared with the former output, whole or by samples, for any
+//! segmentation of both.
 
 use protocol::mirror::FrameKind;
 use south_model::{Digest, EventKind, Mode};
@@ -13,7 +14,8 @@ fn said() -> Vec<u8> {
     (0..u32::try_from(LENGTH).unwrap()).map(byte).collect()
 }
 
-/// From the first of the server's numbers on, in pieces of lengths from 1 to 3000, some of them said again.
+/// Output from the server's first number on, in pieces of 1 to 3000 bytes, with some
+/// retransmissions.
 fn say(both: &mut Both, first: SeqNumber, bytes: &[u8], seed: usize) {
     let (mut from, mut turn) = (0, seed);
     while from < bytes.len() && both.flow().mode != Mode::Diverged {
@@ -63,7 +65,7 @@ fn what_is_said_again_goes_on() {
             assert_eq!(both.flow().mode, Mode::Spliced);
             assert_eq!(both.flow().digest.now, sent);
         }
-        // And what is new leaves.
+        // And new output leaves.
         let end = later + 1 + u32::try_from(LENGTH).unwrap();
         let out = both.server(segment(end, both.c + 1).timestamps(902, 11).payload(b"x"));
         assert_eq!((out.verdict, out.segment().seq()), (Next, sent.next));
@@ -93,7 +95,7 @@ fn what_differs_is_found_before_anything_new_leaves() {
     });
 }
 
-/// The socket takes what is withheld for sent, and only the hole comes again.
+/// The socket takes withheld segments for sent, and retransmits only the gap.
 #[test]
 fn what_the_fence_keeps_is_digested_and_a_hole_that_stays_ends_the_digest() {
     everywhere(|mut both, _| {
@@ -116,7 +118,7 @@ fn what_the_fence_keeps_is_digested_and_a_hole_that_stays_ends_the_digest() {
     });
 }
 
-/// Two answers, the second to what the client has asked when it had heard `first` bytes; it has heard both.
+/// Two responses, the second to a request after `first` bytes; the client has received both.
 fn asks_twice(both: &mut Both, first: usize) {
     let (begin, length) = (both.s + 1, |bytes| u32::try_from(bytes).unwrap());
     say(both, begin, &said()[..first], 1);
@@ -141,7 +143,7 @@ fn told(both: &mut Both) -> Vec<Digest> {
     digests.map(read).collect()
 }
 
-/// What is recorded of an answer as a whole needs no digest besides.
+/// A response that is recorded as a whole needs no digest.
 #[test]
 fn the_logger_is_told_what_lies_before_a_request_if_not_all_is_recorded() {
     for (rate, first, is_told) in [
@@ -161,7 +163,7 @@ fn the_logger_is_told_what_lies_before_a_request_if_not_all_is_recorded() {
     }
 }
 
-/// Before it says anything to the request that waits, and though the client has acknowledged more.
+/// Before the response to the waiting request, and although the client has acknowledged more.
 #[test]
 fn what_lies_before_a_request_is_compared_there() {
     let at = [None, Some(3), Some(9999), Some(10_001)];
@@ -187,7 +189,7 @@ fn what_lies_before_a_request_is_compared_there() {
         }
         say(&mut both, later + 1, &bytes[..10_000], 2);
         if !early {
-            // It has said as much by then: what is equal is compared with that.
+            // The server has sent as much by then: the comparison finds equal output.
             assert!(both.want(key, turn));
             let differs = spoilt.is_some_and(|at| at < 10_000);
             assert_eq!(both.flow().digest.wanted, differs.then_some(turn));
@@ -235,8 +237,8 @@ fn what_cannot_be_compared_is_not_waited_for() {
     assert_eq!(both.flow().digest.wanted, None, "it has said more");
 }
 
-/// The logger knows of an earlier turn than the programs, which have sampled their own. The server dies once more in
-/// that replay.
+/// The logger knows an earlier request than the programs, which have sampled a later request. The
+/// server dies once more in that replay.
 #[test]
 fn an_earlier_turn_than_the_last_is_not_sampled_because_the_last_was() {
     let mut both = Both::on(Leased::digesting(0), &digesting_settings(0));

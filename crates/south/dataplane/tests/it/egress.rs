@@ -112,7 +112,7 @@ fn half_open_connection_of_dead_server_is_silent() {
     both.gate();
     both.new_incarnation();
     assert_eq!(both.server(both.syn_ack()).verdict, DROP);
-    // An unanswered one may be answered by the new server.
+    // The new server may answer an unanswered SYN.
     let mut both = Both::new();
     both.client(both.syn());
     both.gate();
@@ -174,7 +174,7 @@ fn who_is_there_and_was_not_found_is_not_reset() {
         let reset = segment(s, SeqNumber(0)).flags(Flags::RST);
         assert_eq!(both.server(reset.clone()).verdict, DROP);
         assert_eq!(both.server(reset.clone()).verdict, Next, "it is not there");
-        // One that has spoken is there.
+        // A server that has sent data has a socket.
         let mut both = Both::numbered(1000, 5000, v6).open();
         both.client(segment(c, s).timestamps(12, 900).payload(b"GET"));
         both.server(segment(s, c + 3).timestamps(905, 12).payload(b"hello"));
@@ -183,8 +183,8 @@ fn who_is_there_and_was_not_found_is_not_reset() {
     }
 }
 
-/// Its request was forgotten, or its listener is another one by now. A client that waits for the server's first word
-/// says nothing that would bring a second RST.
+/// The socket's request was dropped, or the listener is new. A client that waits for the server's
+/// first output sends no segment that would bring a second RST.
 #[test]
 fn client_that_listens_is_told_at_once_that_nobody_is_there() {
     for v6 in [false, true] {

@@ -1,7 +1,7 @@
-//! Differential fuzzing: random but plausible lives of a few connections, through the kernel's
-//! programs and the model; everything that can be seen of the two is compared after each step.
+//! Differential fuzzing: random but plausible histories of a few connections, through the kernel's
+//! programs and the model; all visible state of both is compared after each step.
 //!
-//! A failure prints the seed and the shortest history found. Again, or more of it:
+//! A failure prints the seed and the shortest history found. To repeat, or to try more:
 //! `OUTLIVE_FUZZ_SEED=… OUTLIVE_FUZZ_CASES=… cargo test -p dataplane --test it fuzz`.
 
 use std::{
@@ -258,7 +258,7 @@ impl World<'_> {
     }
 
     fn server(&mut self, spec: &Spec) {
-        // A copy: what it needs beside the mark only Both::copies() gives it.
+        // A mirrored segment: only `Both::copies()` supplies the state besides the mark.
         if self.link.is_some() && spec.mark == MARK + SEGMENT {
             return;
         }

@@ -214,8 +214,8 @@ fn what_an_earlier_life_has_answered_is_not_answered_again_while_that_is_recover
     assert_eq!(both.counted("gated_in"), 1);
     assert_eq!(both.client(segment_after(&both)).verdict, DROP);
     assert_eq!(both.flow().server.isn, both.s, "the first answer holds");
-    // Another connection is another matter; and so is the same one when the recovery is over and this cannot be
-    // the network's copy of the first SYN, or nobody recovers.
+    // Another connection is another matter. The same SYN passes when the recovery is over and no
+    // duplicate of the network is possible, or when no supervisor recovers.
     let mut both = answered_before_the_crash();
     both.c += 77;
     assert_eq!(both.client(both.syn()).verdict, Next);
@@ -269,7 +269,7 @@ fn incomplete_handshake_promotes_no_flow() {
         assert_eq!(both.client(spec.clone()).verdict, Next);
         assert_eq!(both.model.flows().count(), 0, "{spec:?}");
         assert_eq!(both.counted("untracked"), 2);
-        // The right one still does; so does data, and out of order.
+        // The right ACK still does; data does, too, and out of order.
         both.client(
             Spec {
                 seq: right.seq + 5,
@@ -465,7 +465,7 @@ fn our_own_packets_go_their_way() {
     // Client space: only for a flow that is spliced.
     let out = both.client(spec(south_model::MARK_CLIENT_SPACE));
     assert_eq!((out.verdict, out.packet.mark), (DROP, 0));
-    // To the client: it is none of ours here; the mark of somebody else stays.
+    // To the client: the mark has no meaning here, and a foreign mark stays.
     let out = both.client(spec(south_model::MARK_TO_CLIENT));
     assert_eq!((out.verdict, out.packet.mark), (DROP, 0));
     let out = both.client(spec(6));

@@ -1,6 +1,6 @@
-//! IPv6 super-segments of more than 64 KiB, whose TCP header stands behind a jumbo header: what the
-//! programs do with one is what they do with any other. (The loopback's MTU makes Linux send them
-//! whatever `gso_max_size` says.)
+//! IPv6 super-segments of more than 64 KiB, whose TCP header stands behind a jumbo header: the
+//! programs handle super-segments like any other segment. (With the loopback's MTU, Linux sends
+//! super-segments for any `gso_max_size`.)
 
 use south_model::{DEFAULT_FIELDS, expectations};
 use wire::{FlowId, IpPacket, Segment, SeqNumber};

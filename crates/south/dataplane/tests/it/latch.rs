@@ -18,13 +18,13 @@ use crate::harness::*;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is told of a process that left with this status.
+/// The event of a process that exited with this status.
 fn exited(pid: u32, status: u32) -> EventKind {
     let status = status << 8; // as wait(2) gives it
     EventKind::Death { pid, status }
 }
 
-/// As long as it lives, the programs see what happens to processes and sockets.
+/// As long as a latch lives, the programs see changes of processes and sockets.
 struct Latch {
     links: Vec<(&'static str, libbpf_rs::Link)>,
 }
@@ -38,8 +38,9 @@ impl Latch {
 }
 
 impl Drop for Latch {
-    /// Waits until the programs are attached no more: a process that another test is about to start has our descriptors
-    /// until it executes its program, and the next latch on the same programs would be told everything twice.
+    /// Waits until the programs are detached: a process that another test is about to start has the
+    /// descriptors until execve(2), and the next latch on the same programs would report each event
+    /// twice.
     fn drop(&mut self) {
         let ids = self.links.drain(..).filter_map(|(_, link)| {
             let info = link.info();
@@ -54,7 +55,7 @@ impl Drop for Latch {
     }
 }
 
-/// A cgroup with a latch on it. The latch goes first.
+/// A cgroup with a latch. The latch is dropped first.
 struct Watched {
     _latch: Latch,
     kernel: Leased,
@@ -85,8 +86,8 @@ impl Watched {
         }
     }
 
-    /// Run the script in the cgroup to its end, as the main process or as some other; returns its
-    /// process and the deaths that the latch saw.
+    /// Runs the script in the cgroup to the end, as the main process or as another process; returns
+    /// the process and the deaths that the latch saw.
     fn run(&self, script: &str, main: bool) -> (u32, Vec<EventKind>) {
         let go = self.directory.path().join("go");
         let _ = std::fs::remove_file(&go);
@@ -110,7 +111,7 @@ impl Watched {
         (pid, events.into_iter().map(|event| event.kind).collect())
     }
 
-    /// Whether the gate is shut: by what it does.
+    /// Whether the gate is shut, tried with a packet.
     fn gated(&self) -> bool {
         let spec = segment(SeqNumber(1), SeqNumber(0)).flags(SYN);
         let mut syn = spec.packet(client_end(false, 0), server_end(false));
@@ -204,7 +205,7 @@ fn one_death_is_told_and_a_new_life_waits_for_its_own() {
     assert!(!watched.gated());
     let (pid, events) = watched.run("kill -KILL $$", true);
     assert_eq!(events, [EventKind::Death { pid, status: 9 }]);
-    // Without `serve` nobody would open the gate again.
+    // Without `serve` no process would open the gate again.
     watched.kernel.plane().new_incarnation().expect("it runs");
     watched
         .kernel
@@ -254,7 +255,7 @@ fn processes_elsewhere_do_not_matter() {
     );
 }
 
-/// The number of the SYN that began what this socket receives, which has received nothing else yet
+/// The number of the SYN of this socket's connection, on which no other data has arrived yet
 /// (`TCP_QUEUE_SEQ`, tcp(7)).
 fn received_isn(socket: &TcpStream) -> u32 {
     const TCP_REPAIR_OFF_WITHOUT_PROBE: libc::c_int = -1;
@@ -289,8 +290,8 @@ fn received_isn(socket: &TcpStream) -> u32 {
     number.cast_unsigned().wrapping_sub(1)
 }
 
-/// A real connection over the loopback, which passes no program of ours, and its flow, made by a
-/// handshake through the test run.
+/// A real connection over the loopback, which passes no program of the service, and a flow from a
+/// handshake in the test run.
 struct Connected {
     _latch: Latch,
     both: Both,
@@ -309,7 +310,7 @@ impl Connected {
         Self::opened(ip, other, |_| ())
     }
 
-    /// Of a server's next life, while connections of the one before are recovered.
+    /// Of a later incarnation, while earlier connections are recovered.
     fn in_a_recovery(ip: &str) -> Self {
         Self::opened(ip, false, |both| {
             both.gate();
@@ -375,8 +376,8 @@ impl Connected {
 fn what_a_living_server_closes_passes_the_gate() {
     for ip in ["127.0.0.1", "::1"] {
         let mut t = Connected::new(ip);
-        // Half of it: a socket that nobody has any more becomes a TIME-WAIT one (FIN-WAIT-2, in
-        // truth) as soon as its FIN is acknowledged, which is CLOSE for its flow.
+        // Half-closed: an orphaned socket becomes a TIME-WAIT socket (FIN-WAIT-2, in truth) when
+        // the client acknowledges the FIN, which is CLOSE for the flow.
         let server = t.server.as_ref().expect("it is open");
         server.shutdown(Shutdown::Write).expect("it is open");
         t.wait("closing", |flow| {
@@ -421,7 +422,7 @@ fn a_server_that_closes_second_or_with_unread_data_is_seen_too() {
     }
 }
 
-/// While others are recovered, too: its client would wait for ever.
+/// While other connections are recovered, too: without a RST, the client would wait for ever.
 #[test]
 fn a_new_connection_that_is_reset_in_a_recovery_is_told_so() {
     for ip in ["127.0.0.1", "::1"] {
@@ -557,8 +558,8 @@ fn a_listener_on_a_protected_port_is_told() {
             _latch,
         } = t;
         drop((listener, other));
-        // What is left of the connection keeps the port busy for a listener without SO_REUSEADDR,
-        // which the standard library sets.
+        // The rest of the connection keeps the port busy for a listener without SO_REUSEADDR, which
+        // the standard library sets.
         drop((server, client));
         for ip in [address.ip(), wildcard.parse().unwrap()] {
             let again = bind_patiently(&both, SocketAddr::new(ip, address.port()));

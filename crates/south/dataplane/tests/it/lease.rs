@@ -1,4 +1,5 @@
-//! `fence.h`: what leaves in time, too late, and where no lease is needed.
+//! `fence.h`: packets that leave in time, packets that are too late, and packets that need no
+//! lease.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -39,14 +40,14 @@ pub(crate) fn other(from: IpAddr, to: IpAddr, protocol: u8, payload: &[u8]) -> P
     raw([header, ends, payload.to_vec()].concat())
 }
 
-/// An ARP packet for IPv4 over Ethernet: who has it, and where it is.
+/// An ARP packet for IPv4 over Ethernet: sender and target.
 fn arp(operation: u8, sender: [u8; 4], target: [u8; 4]) -> Packet {
     let head = [0, 1, 8, 0, 6, 4, 0, operation];
     let mac = [2, 0, 0, 0, 0, 0x10];
     raw([&head[..], &mac, &sender, &[0xff; 6], &target].concat())
 }
 
-/// What becomes of it with each lease.
+/// Verdicts on the packet with each lease.
 fn with_leases(both: &mut Both, packet: &Packet) -> [Verdict; 3] {
     [None, IN_TIME, TOO_LATE].map(|lease| {
         both.lease(lease);
@@ -70,7 +71,7 @@ fn nothing_that_could_reach_a_client_leaves_too_late() {
             assert_eq!(with_leases(&mut both, &cut), [Next, Next, DROP]);
             assert_eq!(both.counted("fenced"), 3);
             assert_eq!(both.counted("gated_out"), 0);
-            // It was only late: the same goes on.
+            // The lease was only late: the same flow continues.
             assert_eq!(with_leases(&mut both, &known)[1], Next);
         }
     }
@@ -139,7 +140,7 @@ fn a_replay_goes_on_and_what_comes_after_it_waits() {
     both.lease(TOO_LATE);
     let s2 = SeqNumber(70_000);
     both.splice(s2);
-    // Said again: the client has it.
+    // A repetition that the client has.
     let again = segment(s2 + 1, c).timestamps(71, 12).payload(b"heard");
     assert_eq!(both.server(again).verdict, RedirectIngress);
     let new = segment(s2 + 6, c).timestamps(72, 12).payload(b"new");
@@ -177,7 +178,7 @@ fn nobody_is_told_that_a_protected_address_is_here() {
         assert_eq!(with_leases(&mut both, &announced), late);
         let told = arp(operation, ours, stranger);
         assert_eq!(with_leases(&mut both, &told), late);
-        // To ask for it is no claim.
+        // A question for an address is no claim.
         let asked = arp(operation, stranger, ours);
         assert_eq!(with_leases(&mut both, &asked), [Next; 3]);
     }

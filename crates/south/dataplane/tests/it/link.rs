@@ -1,4 +1,4 @@
-//! The log link: what goes to the logger, and what its word does.
+//! The log link: datagrams to the logger, and the effects of acknowledgements.
 
 mod clamp;
 mod detour;
@@ -54,7 +54,7 @@ fn keys(key: LinkKey) -> KeySet {
     keys
 }
 
-/// A UDP packet, as the two ends of the link send them.
+/// A UDP packet between the two ends of the link.
 pub(crate) fn datagram(link: &LinkSettings, to_logger: bool, payload: &[u8]) -> Packet {
     let (from, to) = if to_logger {
         (link.local, link.remote)
@@ -127,7 +127,8 @@ impl Linked {
         linked
     }
 
-    /// The server is a new one, which has the whole record to repeat. The initial sequence number of that server.
+    /// A new server, which has to repeat the whole record. Returns the initial sequence number of
+    /// that server.
     fn splice_to_new_server(&mut self) -> SeqNumber {
         self.both.new_incarnation();
         let (c, s) = (self.both.c, self.both.s);
@@ -146,7 +147,7 @@ impl Linked {
         theirs
     }
 
-    /// `serve` sends one, and the programs see the way.
+    /// `serve` sends a probe, and the programs learn the path.
     fn probe(&mut self) {
         let probe = Probe {
             version: protocol::link::VERSION,
@@ -177,7 +178,7 @@ impl Linked {
         }
     }
 
-    /// It has all before `stable`, and these ranges; relative to the client's ISN.
+    /// The logger has all input before `stable`, and these ranges; relative to the client's ISN.
     fn logged(&mut self, stable: u32, ranges: &[(u32, u32)]) -> Out {
         let word = self.word(stable, ranges);
         self.hear(&word)
@@ -210,7 +211,7 @@ impl Linked {
         self
     }
 
-    /// The server's SYN-ACK: what the logger gets instead of the client.
+    /// The server's SYN-ACK: returns the datagram that goes to the logger instead of the client.
     fn answer(&mut self) -> (Open, Vec<u8>) {
         let packet = self
             .both
@@ -239,7 +240,7 @@ impl Linked {
         payload.to_vec()
     }
 
-    /// The client says this, at the place relative to its ISN.
+    /// The client sends `payload` at `at`, relative to the client's ISN.
     fn says(&mut self, at: u32, payload: &[u8]) -> Verdict {
         let segment = segment(self.both.c + at, self.both.s + 1)
             .timestamps(20 + at, 901)
@@ -254,11 +255,11 @@ impl Linked {
     }
 }
 
-/// The client's initial sequence number in these tests: in the upper half of the sequence space, and
-/// most of them come round to 0.
+/// The client's initial sequence number in these tests: in the upper half of the sequence space,
+/// and most numbers wrap to 0.
 const CLIENT_ISN: SeqNumber = SeqNumber(u32::MAX - 150);
 
-/// What the client reads: acknowledgement, window and SACK blocks, relative to its ISN.
+/// The client's view: acknowledgement, window and SACK blocks, relative to the client's ISN.
 fn told(out: &Out) -> (u32, u32, Vec<(u32, u32)>) {
     let segment = out.segment();
     let from = |seq: SeqNumber| seq.0.wrapping_sub(CLIENT_ISN.0);

@@ -1,4 +1,4 @@
-//! What the loader says when something is wrong, and what both languages must agree on.
+//! Errors of the loader, and definitions on which both languages must agree.
 
 use std::{fs, os::fd::AsRawFd as _};
 
@@ -75,7 +75,8 @@ fn this_kernel_loads_the_programs() {
     dataplane::probe().expect("it does, or no other test here could pass");
 }
 
-/// Each start waits for the verifier. The number is the same each time on one kernel, and another on the next.
+/// Each start waits for the verifier. The number is the same each time on one kernel, and differs
+/// between kernels.
 #[test]
 fn the_verifier_follows_few_instructions() {
     let kernel = Kernel::load(&settings());
@@ -95,7 +96,7 @@ fn the_verifier_follows_few_instructions() {
     }
 }
 
-/// Between the two, libbpf rounds up to what the kernel takes.
+/// Between the two sizes, libbpf rounds up to a size for the kernel.
 #[test]
 fn a_ring_of_no_size_or_of_too_large_a_one_is_refused() {
     for mirror_bytes in [0, u32::MAX] {

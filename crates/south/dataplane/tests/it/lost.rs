@@ -1,5 +1,5 @@
-//! Events for which there is no room, because nobody reads the ring. What each would have said of its connection, the
-//! flow shows.
+//! Events without space, because no process reads the ring. The flow shows the content of each lost
+//! event.
 
 use dataplane::EventKind;
 use south_model::{DEFAULT_FIELDS, Flow, LogHalf, Restored, UnprotectedReason, expectations};
@@ -7,7 +7,8 @@ use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::harness::*;
 
-/// A client whose connection is known from its record alone resets it, again and again: each time is told.
+/// A client whose connection is known only from the record resets the connection, again and again:
+/// each reset is an event.
 fn fill(kernel: &Kernel) {
     let key = other_key(false, 9);
     let flow = Flow {
@@ -29,7 +30,7 @@ fn fill(kernel: &Kernel) {
     }
 }
 
-/// The flow, of which nothing was told.
+/// The flow of a lost event.
 fn untold(both: &Both, happens: impl FnOnce(&Kernel)) -> Flow {
     fill(&both.kernel);
     happens(&both.kernel);

@@ -1,8 +1,8 @@
 //! The programs in the kernel, run on packets (`BPF_PROG_TEST_RUN`) beside the pure model, `south-model`.
 //!
-//! Every step goes through both; verdict, packet, flows, mirror frames, events and counters must
-//! be equal after each ([`harness::Both`]). The death latch sits on tracepoints, which cannot be
-//! run so: it is tested with real processes and real sockets. All of it needs root.
+//! Every step goes through both; verdict, packet, flows, mirror frames, events and counters must be
+//! equal after each step ([`harness::Both`]). The death latch sits on tracepoints, which have no
+//! test run: real processes and real sockets test the latch. All tests need root.
 
 mod harness;
 

@@ -1,4 +1,4 @@
-//! `mirror.h`: what is recorded, how long it is, and what happens when there is no room.
+//! `mirror.h`: recorded packets, their length, and the behaviour of a full ring.
 
 use std::cell::RefCell;
 
@@ -57,8 +57,8 @@ fn client_data(both: &Both, len: usize) -> Packet {
         .packet(both.key.client(), both.key.server())
 }
 
-/// Packets as GRO makes them, as far as this kernel's test run takes data: before Linux 6.19 one
-/// page with the room that an skb needs around it, later up to 64 KiB.
+/// Packets as GRO makes them, up to the limit of this kernel's test run: before Linux 6.19 one page
+/// with space for the skb, later up to 64 KiB.
 #[test]
 fn packets_of_several_segments_are_recorded_whole() {
     let both = Both::new();
@@ -90,7 +90,7 @@ fn packets_of_several_segments_are_recorded_whole() {
     }
 }
 
-/// `serve` knows the versions, and the programs do as they are told.
+/// `serve` knows the versions, and the programs obey.
 #[test]
 fn frame_bears_version_of_setting() {
     let place = Pinned::nowhere_else();
@@ -134,7 +134,7 @@ fn field_of_next_version_is_in_frames_of_that_version() {
     assert_eq!(*fields.borrow(), [(1, 1), (2, 0)]);
 }
 
-/// As the model says it.
+/// The version of the model.
 #[test]
 fn frames_of_each_version_say_the_same() {
     for version in mirror::VERSIONS.oldest()..=mirror::VERSIONS.newest() {
@@ -191,7 +191,8 @@ fn what_finds_no_room_is_not_delivered_until_there_is_some() {
     assert_eq!(delivered, 4096 / record, "in a ring of a page");
     let sent = u32::try_from(delivered).unwrap();
     assert_eq!(both.counted("mirror_full"), 1);
-    // Nothing else waits: pure ACKs, the server's output (whose head is a gap in the record then).
+    // Other packets do not wait: pure ACKs, the server's output (whose head is a gap in the record
+    // then).
     assert_eq!(
         both.client(segment(c + sent, s).timestamps(12, 900))
             .verdict,
@@ -309,7 +310,7 @@ fn the_head_of_each_turn_is_recorded() {
         );
         both.server(segment(s + 12, c).timestamps(901, 11).payload(b"def"));
         assert_eq!(head(&mut both), []);
-        // The client has not heard everything: it does not begin a turn.
+        // The client has not received all output: no request begins.
         both.client(segment(c, s + 9).timestamps(12, 901).payload(b"x"));
         both.frames();
         both.server(segment(s + 15, c + 1).timestamps(901, 12).payload(b"ghi"));
@@ -358,14 +359,14 @@ fn a_head_begins_where_its_turn_does_whatever_a_segment_holds_before_it() {
     let s2 = both.s + 70_000;
     both.splice(s2);
     both.frames();
-    // The new one has both answers in its send queue, and TCP makes one segment of them.
+    // The new server has both responses in the send queue, and TCP makes one segment of both.
     let out = both.server(segment(s2 + 2, c + 4).timestamps(80, 12).payload(b"netwo"));
     let [frame] = &both.frames()[..] else {
         panic!("one frame")
     };
     let kind = begun(s + 3, c + 4);
     assert_eq!((frame.kind, &frame.packet), (kind, &out.packet.bytes));
-    // What is said again does not use the head up.
+    // Repeated output does not use the head up.
     both.server(segment(s2 + 4, c + 4).timestamps(80, 12).payload(b"two"));
     assert_eq!(both.frames(), []);
     both.server(segment(s2 + 7, c + 4).timestamps(80, 12).payload(b"!"));

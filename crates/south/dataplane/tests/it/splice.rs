@@ -49,9 +49,9 @@ fn the_syn_ack_becomes_the_third_ack() {
             "newer than any that the client saw"
         );
         assert_eq!((splice.first_tsval, splice.window_scale), (70, LATER_SCALE));
-        // It goes up untouched.
+        // The ACK goes up unchanged.
         assert_eq!(both.ingress(out.packet.clone()).verdict, Next);
-        // If it is sent again, it is answered again.
+        // A retransmission is answered again.
         let again = both.server(both.second_syn_ack(s2));
         assert_eq!(
             (again.verdict, again.segment().ack()),
@@ -140,7 +140,7 @@ fn outward_everything_is_in_the_clients_numbers() {
             (both.flow().server.nxt, both.flow().splice.nxt),
             (s + 5, s2 + 6)
         );
-        // An ACK is never taken back: pure, it is dropped; with data, it is raised.
+        // An ACK is never taken back: a pure ACK is dropped; with data, the number is raised.
         assert_eq!(
             both.server(segment(s2 + 6, c + 8).timestamps(80, 11))
                 .verdict,
@@ -161,7 +161,8 @@ fn outward_everything_is_in_the_clients_numbers() {
                 .payload(b"y"),
         );
         assert_eq!((out.segment().ack(), out.segment().window()), (c + 8, 5));
-        // A window of more than 16 bits, of nothing, and of more than the client can read.
+        // A window of more than 16 bits, a zero window, and a window larger than the client can
+        // read.
         let out = both.server(segment(s2 + 8, c + 9).window(65_535));
         assert_eq!(out.segment().window(), 65_535 >> 2);
         let out = both.server(segment(s2 + 8, c + 9).window(0));
@@ -218,10 +219,10 @@ fn inward_everything_is_in_the_servers_numbers() {
         // An echo from before the splice would be a round trip of the whole outage.
         let out = both.client(segment(c + 4, s + 50).timestamps(21, 899));
         assert_eq!(out.segment().timestamps().unwrap().echo, 70);
-        // It acknowledges what nobody sent: that is for the server to refuse.
+        // An acknowledgement of unsent output: the server has to refuse this segment.
         let out = both.client(segment(c + 4, s + 501).timestamps(21, 905));
         assert_eq!(out.segment().ack(), s2 + 502);
-        // Without ACK nothing but the checksum could change.
+        // Without ACK, only the checksum could change.
         let out = both.client(segment(c + 4, s + 7).flags(RST).timestamps(21, 905));
         assert_eq!(
             (
@@ -243,7 +244,7 @@ fn a_client_that_has_more_than_the_new_server_said_acknowledges_what_it_said() {
         both.splice(s2);
         let out = both.client(segment(c, s + 100).timestamps(13, 901));
         assert_eq!((out.verdict, out.segment().ack()), (Next, s2 + 1));
-        // What we replay in its name takes the same way, and is not recorded.
+        // A replayed segment takes the same way, and is not recorded.
         both.frames();
         let replayed = segment(c, s + 100).timestamps(13, 901).payload(b"again");
         let turned = both.server(replayed.clone().mark(MARK + MARK_CLIENT_SPACE));
@@ -259,7 +260,8 @@ fn a_client_that_has_more_than_the_new_server_said_acknowledges_what_it_said() {
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nDate: Mon\r\nContent-Length: 600\r\n\r\n";
 
-/// The earlier server had acknowledged `told` bytes; the new server has acknowledged none. Its window is 50,000 bytes.
+/// The earlier server had acknowledged `told` bytes; the new server has acknowledged none, and has
+/// a window of 50,000 bytes.
 fn behind(both: Both, s2: SeqNumber, told: u32) -> Both {
     let mut both = both.open();
     let acknowledged = segment(both.s + 1, both.c + 1 + told);
@@ -323,7 +325,8 @@ fn payload_beyond_window_of_new_server_is_dropped() {
     });
 }
 
-/// The server's TCP would take such a segment, and remember its timestamp, which the replay does not have.
+/// The server's TCP would accept such a segment, and store the timestamp, which the replay does not
+/// have.
 #[test]
 fn segment_before_acknowledged_number_is_dropped_in_replay() {
     everywhere(|both, s2| {
@@ -357,8 +360,8 @@ fn answer() -> Vec<u8> {
     answer
 }
 
-/// The client was sent the whole answer and has acknowledged `heard` bytes of it; the new server is
-/// spliced and has said nothing yet.
+/// The client has acknowledged `heard` bytes of the whole response; the new server is spliced and
+/// has sent no output yet.
 fn replaying(both: Both, s2: SeqNumber, heard: u32, recorded: &[u8]) -> Both {
     let mut both = both.open();
     let (c, s) = (both.c + 1, both.s + 1);
@@ -374,7 +377,7 @@ fn replaying(both: Both, s2: SeqNumber, heard: u32, recorded: &[u8]) -> Both {
     both
 }
 
-/// A client takes no acknowledgement with a number below its window, and would wait for ever.
+/// A client ignores an acknowledgement with a number below the window, and would wait for ever.
 #[test]
 fn acknowledgement_in_replay_has_number_that_client_takes() {
     everywhere(|both, s2| {
@@ -412,7 +415,7 @@ fn what_the_client_has_is_compared_and_acknowledged_for_it() {
             (both.flow().verify.compared, both.counted("self_acks")),
             (100, 1)
         );
-        // From here on the client hears it again.
+        // From here on the output reaches the client.
         let out = both.server(segment(s2 + 101, c).timestamps(91, 12).payload(&all[100..]));
         assert_eq!((out.verdict, out.segment().seq()), (Next, both.s + 101));
         let verify = both.flow().verify;
@@ -420,7 +423,7 @@ fn what_the_client_has_is_compared_and_acknowledged_for_it() {
             (verify.compared, verify.tolerated, verify.unverified),
             (len, 0, 0)
         );
-        // Beyond the record nothing is compared.
+        // Beyond the record no output is compared.
         let out = both.server(segment(s2 + 1 + len, c).timestamps(91, 12).payload(b"new"));
         assert_eq!((out.verdict, both.flow().verify.compared), (Next, len));
     });
@@ -459,7 +462,7 @@ fn any_other_difference_ends_the_flow_where_it_is() {
             both.events();
             let out = both.server(segment(s2 + 1, c).timestamps(90, 12).payload(&other));
             assert_eq!((out.verdict, both.flow().mode), (DROP, Mode::Diverged));
-            // Else more would be given to it.
+            // Otherwise the server would get more input.
             assert_eq!(both.flow().splice.nxt, s2 + 1, "it does not count as said");
             let place = s + length(&all[..at]);
             let events = both.events();
@@ -467,7 +470,7 @@ fn any_other_difference_ends_the_flow_where_it_is() {
                 matches!(events[..], [EventKind::Diverged { at, .. }] if at == place),
                 "{events:?}"
             );
-            // Nothing leaves any more, nothing enters.
+            // No segment leaves any more, and no segment enters.
             assert_eq!(both.server(segment(s2 + 1, c).flags(RST)).verdict, DROP);
             assert_eq!(both.client(segment(c, s)).verdict, DROP);
         }
@@ -528,8 +531,8 @@ fn a_fin_before_the_end_is_a_difference_too() {
     });
 }
 
-/// Behind 2 GiB the end of what was compared seemed to be ahead: a server that closed at its end was taken for one that
-/// closes too early.
+/// Beyond 2 GiB the end of the comparison seemed to be ahead: a server that closed at the end of
+/// the outstream was taken for a server that closes too early.
 #[test]
 fn a_fin_far_behind_what_was_compared_is_at_the_end() {
     everywhere(|both, s2| {
@@ -560,8 +563,8 @@ fn a_fin_far_behind_what_was_compared_is_at_the_end() {
     });
 }
 
-/// What a client says that has heard more than the new server has said so far is recorded, and held back: the replay
-/// gives it.
+/// Input of a client that has more output than the new server has sent is recorded and held back:
+/// the replay delivers the input.
 #[test]
 fn payload_of_a_client_that_has_heard_more_than_was_said_again_is_held_back() {
     everywhere(|both, s2| {
@@ -580,15 +583,15 @@ fn payload_of_a_client_that_has_heard_more_than_was_said_again_is_held_back() {
         let says = |at| segment(s2 + 1 + at, c + 4).timestamps(90, 12);
         both.server(says(0).payload(&[7; 499]));
         assert_eq!(both.client(more(14)).verdict, DROP);
-        // What the server has already, what brings nothing, and what ends it.
+        // Input that the server has already, a segment without data, and a RST.
         let again = segment(c, s + 500).timestamps(15, 901).payload(b"asks");
         assert_eq!(both.client(again).verdict, Next);
         let silent = segment(c + 4, s + 500).timestamps(16, 901);
         assert_eq!(both.client(silent).verdict, Next);
-        // What answers no more than was said.
+        // Input after no more output than the new server has sent.
         let early = segment(c + 4, s + 499).timestamps(17, 901).payload(b"more");
         assert_eq!(both.client(early).verdict, Next);
-        // Nobody is there who would give it.
+        // No supervisor is there to replay the input.
         both.fall_silent();
         assert_eq!(both.client(more(18)).verdict, Next);
         both.heartbeat();
@@ -633,7 +636,8 @@ fn a_reset_in_the_middle_of_a_replay_is_heard() {
     });
 }
 
-/// An MPTCP client that had to fall back never reads on behind a segment that it has in part.
+/// An MPTCP client that fell back to TCP never reads on behind a segment of which the client has a
+/// part.
 #[test]
 fn an_mptcp_client_is_not_sent_what_it_has_in_part() {
     for multipath in [false, true] {
@@ -689,7 +693,7 @@ fn the_end_of_the_instream_waits_for_what_the_client_had_heard_before_it() {
     both.server(segment(s2 + 1, c + 3).timestamps(80, 12).payload(b"01234"));
     both.frames();
     let fin = |ack| segment(c + 3, ack).timestamps(13, 901).flags(FIN_ACK);
-    // It is recorded, and comes again when it is time.
+    // The FIN is recorded; the client retransmits the FIN in time.
     assert_eq!(both.client(fin(s + 10)).verdict, DROP);
     assert_eq!(both.frames().len(), 1);
     // The acknowledgement alone, and a FIN from before that, need not wait.
@@ -700,8 +704,8 @@ fn the_end_of_the_instream_waits_for_what_the_client_had_heard_before_it() {
     assert_eq!(both.client(fin(s + 10)).verdict, Verdict::Next);
 }
 
-/// A socket that was made at the client's numbers (the server has replayed its own record): nothing is translated, but
-/// what the client was told stays told.
+/// A grafted socket (the server has replayed determinants): no number is translated, and the
+/// client's acknowledgement never goes back.
 #[test]
 fn a_graft_goes_on_with_the_numbers_that_the_client_knows() {
     for v6 in [false, true] {
@@ -712,7 +716,7 @@ fn a_graft_goes_on_with_the_numbers_that_the_client_knows() {
             both.client(segment(both.c + 11, both.s + 4));
             both.gate();
             both.new_incarnation();
-            // The server had read four bytes of ten, and its client has three of six.
+            // The server had read four bytes of ten, and the client has three of six.
             let point = dataplane::SplicePoint {
                 instream: both.c + 4,
                 outstream: both.s + 4,
@@ -726,7 +730,8 @@ fn a_graft_goes_on_with_the_numbers_that_the_client_knows() {
                 (both.c + 5, both.c + 30_005)
             );
             assert_eq!((flow.splice.delta_seq, flow.splice.ts_delta), (0, 0));
-            // What it says again goes out with its own numbers, and acknowledges what was acknowledged.
+            // Repeated output goes out with the server's own numbers, and with the client's newest
+            // acknowledgement.
             let out = both.server(segment(both.s + 4, both.c + 5).payload(b"def"));
             assert_eq!(out.verdict, Next);
             assert_eq!(
@@ -738,7 +743,7 @@ fn a_graft_goes_on_with_the_numbers_that_the_client_knows() {
                 both.server(segment(both.s + 7, both.c + 5)).verdict,
                 WITHHELD
             );
-            // The client's goes in as it is.
+            // The client's segment goes in unchanged.
             let client = both.client(segment(both.c + 11, both.s + 7).payload(b"x"));
             assert_eq!(
                 (client.segment().seq(), client.segment().ack()),

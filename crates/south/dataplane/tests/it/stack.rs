@@ -1,11 +1,13 @@
-//! How much stack the programs take. Kernels differ in what they count; one that counts all of it (Linux 6.1) takes no
-//! program whose nested functions have more than 512 bytes together, and newer ones do not say so.
+//! Stack size of the programs. Kernels count differently. A kernel that counts all stack (Linux
+//! 6.1) refuses a program whose nested functions have more than 512 bytes together; newer kernels
+//! do not report this.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use libbpf_rs::{ObjectBuilder, libbpf_sys::bpf_insn};
 
-/// `MAX_BPF_STACK` of the kernel, and what each function's part is rounded up to (`check_max_stack_depth`).
+/// `MAX_BPF_STACK` of the kernel, and the rounding of each function's part
+/// (`check_max_stack_depth`).
 const MOST: usize = 512;
 const STEP: usize = 32;
 
@@ -21,10 +23,10 @@ const LOAD: u8 = 1;
 const STORE: u8 = 2;
 const STORE_REGISTER: u8 = 3;
 
-/// The compiler adds to the address of a frame so many instructions behind it at the latest.
+/// Number of instructions in which the compiler adds an offset to the address of a frame.
 const WITHIN: usize = 8;
 
-/// A function of a program: bytes of its own, and which functions it calls, by where they begin.
+/// A function of a program: bytes of stack, and the called functions, by first instruction.
 #[derive(Default)]
 struct Function {
     own: usize,
@@ -38,7 +40,8 @@ fn callee(at: usize, instruction: &bpf_insn) -> Option<usize> {
     (calls || passes).then(|| at.wrapping_add_signed(instruction.imm as isize + 1))
 }
 
-/// How far below the end of its frame this one reaches, or the address that it makes with one of those that follow.
+/// Bytes below the end of the frame that this instruction reaches, or the address that the
+/// instruction makes with a later instruction.
 fn reach(instruction: &bpf_insn, following: &[bpf_insn]) -> usize {
     let base = match instruction.code & 7 {
         LOAD => instruction.src_reg(),

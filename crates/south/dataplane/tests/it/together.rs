@@ -1,4 +1,4 @@
-//! What two processors do at once. The model knows one of them only, so what is true of any order is asserted.
+//! Two processors at once. The model knows only one of both, so assertions hold for any order.
 
 use std::{
     os::fd::BorrowedFd,
@@ -12,8 +12,8 @@ use wire::{FlowId, FlowKey, SeqNumber};
 
 use crate::harness::*;
 
-/// One processor completes the handshake, the other one brings what the client says first: the record holds that, under
-/// the number that the connection goes on with.
+/// One processor completes the handshake, the other processor brings the client's first input: the
+/// record has the input, under the final number of the connection.
 #[test]
 fn a_handshake_that_two_segments_complete_opens_one_record() {
     const ROUNDS: u32 = 3000;
@@ -40,7 +40,7 @@ fn a_handshake_that_two_segments_complete_opens_one_record() {
         thread::scope(|scope| {
             for (processor, packet) in [(0, &ack), (1, &first)] {
                 let start = &start;
-                // Each comes first as often as the other one, by some nanoseconds.
+                // Each processor is first equally often, by some nanoseconds.
                 let delay = (round * 7 + 100 * processor) % 200;
                 scope.spawn(move || {
                     let verdict = run_on(processor as usize, program, packet, start, delay);
@@ -70,7 +70,7 @@ fn a_handshake_that_two_segments_complete_opens_one_record() {
     }
 }
 
-/// Runs the program when all others are ready.
+/// Runs the program when all other threads are ready.
 fn run_on(
     processor: usize,
     program: BorrowedFd<'_>,

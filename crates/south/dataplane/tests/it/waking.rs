@@ -1,4 +1,5 @@
-//! When the reader of the mirror ring is woken: always if much waits and it sleeps, and seldom.
+//! When the reader of the mirror ring is woken: always if many bytes wait and the reader sleeps,
+//! and seldom.
 
 use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -18,7 +19,7 @@ use wire::{FlowKey, SeqNumber};
 
 use crate::harness::*;
 
-/// So much waits before the reader is woken, as in `mirror.h`.
+/// Number of waiting bytes that wakes the reader, as in `mirror.h`.
 const WAKE: usize = 256 * 1024;
 const RING: u32 = 1 << 20;
 const C: SeqNumber = SeqNumber(1000);
@@ -52,7 +53,7 @@ impl Woken {
         }
     }
 
-    /// A connection is there; what its client says first.
+    /// Opens a connection; returns the client's first segment.
     fn open(&self, number: u16, payload: usize) -> Packet {
         let key = FlowKey::new(client_end(false, number), server_end(false));
         let from_client = |spec: Spec| spec.packet(key.client(), key.server());
@@ -76,7 +77,7 @@ impl Woken {
             .expect("it is run")
     }
 
-    /// Wake-ups since this was asked last, or one for several.
+    /// Wake-ups since the last question; several may count as one.
     fn woken(&self) -> usize {
         let mut events: Vec<Event> = Vec::with_capacity(1);
         let room = rustix::buffer::spare_capacity(&mut events);
@@ -116,7 +117,8 @@ fn the_reader_is_woken_once_of_what_it_has_not_read() {
         sleep(ring.as_fd());
         assert!(!sleeps(ring.as_fd()), "it has not read yet");
         assert_eq!(wakes, 1, "of {written} frames, until the ring is full");
-        // A part of it is read, as much is written again: the reader looks for more without being told.
+        // The reader reads a part, and as much is written again: the reader looks for more without
+        // a wake-up.
         ring.consume_at_most(20).expect("it is read");
         for _ in 0..20 {
             assert_eq!(at.says(&packet), Next);
@@ -128,7 +130,7 @@ fn the_reader_is_woken_once_of_what_it_has_not_read() {
     }
 }
 
-/// Whatever the reader does between: where so much waits, it finds it or is woken.
+/// For any steps of the reader: where that many bytes wait, the reader finds the bytes or is woken.
 #[test]
 fn a_reader_never_sleeps_while_much_waits() {
     const STEPS: u32 = 20_000;
@@ -172,8 +174,8 @@ fn a_reader_never_sleeps_while_much_waits() {
     );
 }
 
-/// Two processors write, and what finds no room they say again, as clients do. The reader sleeps until it is woken.
-/// Were it not, all three would wait for ever.
+/// Two processors write, and send again if the ring has no space, as clients do. The reader sleeps
+/// until woken. Without a wake-up, all three would wait for ever.
 #[test]
 fn two_writers_never_leave_the_reader_asleep() {
     const FRAMES: u32 = 20_000;
@@ -226,12 +228,12 @@ fn read_until_told(pins: &PinDirectory) -> u32 {
     segments.get()
 }
 
-/// What this record takes in the ring.
+/// Bytes of this record in the ring.
 fn room(record: &[u8]) -> usize {
     (record.len() + 8).next_multiple_of(8)
 }
 
-/// What the record of this packet will take.
+/// Bytes that the record of this packet will take.
 fn room_of(packet: &Packet) -> usize {
     let length = packet.bytes.len();
     let slots = [128, 256, 512, 1024, 2048];

@@ -10,7 +10,7 @@ fn made(recorded: &Recorded, summary: &RecordSummary, silence: Duration) -> Vec<
 }
 
 proptest! {
-    /// It says what is recorded and no more, whatever the numbers are.
+    /// The ACK acknowledges exactly the recorded input, whatever the numbers are.
     #[test]
     fn it_says_that_all_has_arrived_and_that_there_is_no_room(
         isns: (u32, u32),
@@ -49,7 +49,7 @@ proptest! {
         prop_assert!(segment.payload().is_empty());
         prop_assert_eq!(segment.timestamps().is_some(), timestamps);
         if let Some(read) = segment.timestamps() {
-            // Of a client that was not heard since its SYN the handshake tells.
+            // For a client without a segment since the SYN, the handshake has the timestamps.
             let silent = (tsval, tsecr) == (0, 0);
             prop_assert_eq!(read.echo, if silent { 10 } else { tsval });
             let known = if silent { tsecr.wrapping_sub(9) } else { tsecr };

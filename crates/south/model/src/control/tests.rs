@@ -82,7 +82,7 @@ fn a_splice_begins_anew() {
 
 #[test]
 fn what_is_not_known_cannot_be_changed() {
-    // Nobody has these ends, or another connection has them by now.
+    // No connection has these ends, or another connection has them by now.
     for (mut lab, id) in [(Lab::new(), 1), (Lab::new().open(), 2)] {
         let (key, id, zero) = (lab.key, FlowId(id), SeqNumber(0));
         let (before, error) = (lab.south.flow(&key).cloned(), NoSuchFlow(key));

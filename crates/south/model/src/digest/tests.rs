@@ -38,7 +38,7 @@ fn said(len: usize) -> Vec<u8> {
     (0..length32(len)).map(byte).collect()
 }
 
-/// The server says this piece of its outstream, from the first of its numbers on.
+/// The server sends this piece of the outstream, from the first number on.
 fn say(lab: &mut Lab, first: SeqNumber, bytes: &[u8], from: usize, len: usize) -> Out {
     let ack = lab.c + 1;
     let piece = &bytes[from..bytes.len().min(from + len)];
@@ -76,7 +76,7 @@ fn diverged(lab: &mut Lab) -> Option<SeqNumber> {
 }
 
 proptest! {
-    /// However it is cut into segments, and whatever of it is sent again.
+    /// Any segmentation, and any retransmission.
     #[test]
     fn cuts_and_repetitions_change_nothing(
         s: u32,
@@ -101,7 +101,7 @@ proptest! {
         prop_assert_eq!(one.flow().digest.now.next, first + length32(len));
     }
 
-    /// One byte that differs, of what was digested whole.
+    /// One byte that differs, in output that was digested as a whole.
     #[test]
     fn any_other_byte_is_found(s: u32, len in 1_usize..30_000, at: prop::sample::Index, flip in 1_u8..) {
         let mut bytes = said(len);
@@ -161,7 +161,8 @@ fn the_same_again_goes_on() {
     }
 }
 
-/// What the client has not acknowledged waits until the server has said again all that it was sent.
+/// Output that the client has not acknowledged waits until the server has repeated the whole
+/// outstream.
 #[test]
 fn what_the_client_lacks_waits_for_the_end() {
     let mut lab = lab(WHOLE, 5000);
@@ -178,7 +179,7 @@ fn what_the_client_lacks_waits_for_the_end() {
             "the client has that"
         );
     }
-    // What the client has of it is acknowledged, the rest is lost.
+    // The part that the client has is acknowledged, the rest is lost.
     let out = say(&mut lab, LATER + 1, &bytes, 4000, 1000);
     assert_eq!(
         (out.verdict, out.segment().ack()),
@@ -219,7 +220,8 @@ fn of_another_end_nothing_leaves() {
     assert_eq!(diverged(&mut lab), Some(first + 10_000));
 }
 
-/// A server that cannot send more before what waits is acknowledged: what the client is known to have had is compared.
+/// A server that cannot send more without an ACK: the comparison covers the output that the client
+/// has acknowledged.
 #[test]
 fn a_server_that_repeats_what_waits_is_let_go_on() {
     let mut lab = lab(WHOLE, 5000);
@@ -239,7 +241,7 @@ fn a_server_that_repeats_what_waits_is_let_go_on() {
         (Verdict::Next, first + 4000)
     );
     assert!(lab.flow().digest.is_repeating());
-    // The rest is compared when it comes.
+    // The rest is compared later.
     let mut other = bytes.clone();
     other[9000] ^= 1;
     say_all(&mut lab, LATER + 1, &other[..10_000], 1000);
@@ -265,7 +267,7 @@ fn what_differs_before_the_client_s_place_is_found_there() {
     assert_eq!(diverged(&mut lab), Some(first + 4000));
 }
 
-/// The `Date` of a recorded head may differ; the digest is of what the client was sent.
+/// The `Date` of a recorded head may differ; the digest covers the client's outstream.
 #[test]
 fn recorded_bytes_take_the_place_of_others() {
     for (tolerated, mode) in [(true, Mode::Spliced), (false, Mode::Diverged)] {
@@ -342,7 +344,7 @@ fn a_turn_is_compared_from_its_beginning() {
     }
 }
 
-/// Of a connection that another host has served, nothing is known of what was said before.
+/// For a connection that another host has served, earlier output is unknown.
 #[test]
 fn a_connection_of_another_host_is_digested_from_its_replay_on() {
     let mut lab = lab(WHOLE, 5000);
@@ -377,7 +379,7 @@ fn the_polynomial_is_that_of_its_chunks() {
     assert_eq!(key.sum(5, &[1]), key.factors[1].wrapping_mul(256));
 }
 
-/// Numbers come round, and what was compared is not said again.
+/// Numbers come round, and compared output is not repeated.
 #[test]
 fn two_gib_behind_a_recovery_all_leaves() {
     let mut lab = lab(SAMPLES, 5000);
@@ -402,7 +404,7 @@ fn two_gib_behind_a_recovery_all_leaves() {
     assert_eq!(lab.flow().mode, Mode::Spliced);
 }
 
-/// The socket takes what is withheld for sent, and only the hole comes again.
+/// The socket takes withheld segments for sent, and retransmits only the gap.
 #[test]
 fn what_follows_what_the_fence_has_kept_is_compared() {
     let mut lab = lab(WHOLE, 5000);
@@ -428,7 +430,7 @@ fn what_follows_what_the_fence_has_kept_is_compared() {
     assert_eq!(lab.flow().mode, Mode::Diverged);
 }
 
-/// Behind a hole that nothing fills nothing is digested, however far the numbers come round.
+/// Behind a gap that is never filled, no output is digested, however far the numbers come round.
 #[test]
 fn a_hole_that_stays_ends_the_digest() {
     let mut lab = lab(SAMPLES, 5000);
@@ -444,7 +446,7 @@ fn a_hole_that_stays_ends_the_digest() {
     }
 }
 
-/// The answers of a client that asks for the next thing before it has the first: only the beginning of a turn is
+/// Responses to a client that pipelines requests: only the beginning of the first response is
 /// recorded.
 #[test]
 fn a_date_behind_the_recorded_beginning_is_another_byte() {
@@ -468,7 +470,7 @@ fn a_date_behind_the_recorded_beginning_is_another_byte() {
     assert_eq!(lab.flow().mode, Mode::Diverged);
 }
 
-/// Where sampling began comes round, too: it moves along with the turns.
+/// The beginning of sampling comes round, too: the place moves along with the requests.
 #[test]
 fn turns_two_gib_behind_the_first_sample_are_compared() {
     let mut lab = lab(SAMPLES, 5000);
@@ -521,7 +523,7 @@ fn turns_two_gib_behind_the_first_sample_are_compared() {
     assert_eq!(lab.flow().digest.comparison, Comparison::Done);
 }
 
-/// A replay from the connection's beginning takes the samples of all its turns.
+/// A replay from the beginning of the connection takes the samples of all requests.
 #[test]
 fn turns_of_a_sampled_connection_are_compared_from_its_beginning() {
     let mut lab = lab(SAMPLES, 5000);
@@ -547,7 +549,7 @@ fn turns_of_a_sampled_connection_are_compared_from_its_beginning() {
     assert_eq!(lab.flow().digest.comparison, Comparison::Done);
 }
 
-/// What the client had heard before it asked for more is compared there, though it has acknowledged more.
+/// Output before a request is compared at the request, even if the client has acknowledged more.
 #[test]
 fn what_was_said_before_a_request_is_compared_there() {
     for spoilt in [false, true] {
@@ -578,8 +580,8 @@ fn what_was_said_before_a_request_is_compared_there() {
     }
 }
 
-/// The logger knows of an earlier turn than the data plane, which has sampled its own. The server dies once more in
-/// that replay.
+/// The logger knows an earlier request than the data plane, which has sampled a later request. The
+/// server dies once more in that replay.
 #[test]
 fn an_earlier_turn_than_the_last_is_not_sampled_because_the_last_was() {
     let mut lab = lab(SAMPLES, 5000);

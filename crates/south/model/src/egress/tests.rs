@@ -15,8 +15,8 @@ fn spliced() -> Lab {
     lab
 }
 
-/// A connection whose client was sent `sent`, acknowledged `acked` bytes of it, and whose replay is
-/// compared with `record` from the beginning.
+/// A connection with the outstream `sent`, of which the client has acknowledged `acked` bytes. The
+/// replay is compared with `record` from the beginning.
 fn replaying(sent: &[u8], acked: u32, record: &[u8]) -> Lab {
     let mut lab = Lab::new().open();
     lab.server(
@@ -82,7 +82,7 @@ fn nothing_leaves_a_gated_service() {
     );
     assert_eq!(lab.south.counters().gated_out, 4);
     lab.now += 11 * SECOND;
-    // To a client that listens at once: nothing of it would come again.
+    // To a client that listens, at once: no retransmission would follow.
     assert_eq!(lab.server(spec).verdict, Verdict::Next, "nobody is there");
 }
 

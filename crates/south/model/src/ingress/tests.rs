@@ -150,7 +150,7 @@ fn a_syn_may_come_before_we_are_told_that_the_last_socket_is_gone() {
         (lab.c, lab.s) = (lab.c + 12_345, lab.s + 54_321);
         assert_eq!(lab.client(lab.syn()).verdict, Verdict::Next);
         assert_eq!(lab.flow(), &earlier, "the server may know it still");
-        // It may say so, too (RFC 5961 4.2).
+        // The server may send a challenge, too (RFC 5961 4.2).
         let challenge = segment(earlier.splice.nxt, earlier.client.isn + 1);
         lab.server(challenge);
         assert_eq!(lab.flow().id, earlier.id);
@@ -285,7 +285,7 @@ fn when_nobody_is_there_a_connection_whose_opening_is_not_recorded_is_unprotecte
     assert_eq!(lab.client(data).verdict, Verdict::Next);
 }
 
-/// The client may have the first answer already, and its ACK may be on its way.
+/// The client may have the first SYN-ACK already, and the client's ACK may be on the way.
 #[test]
 fn what_an_earlier_life_has_answered_is_not_answered_again_while_that_is_recovered() {
     let recovering = || {
@@ -306,7 +306,8 @@ fn what_an_earlier_life_has_answered_is_not_answered_again_while_that_is_recover
     let mut other = lab.syn();
     other.seq = lab.c + 9;
     assert_eq!(lab.client(other).verdict, Verdict::Next);
-    // And so is the same one when the recovery is over, and it cannot be the network's copy of the first.
+    // The same SYN is answered after the recovery, when no duplicate of the network is possible any
+    // more.
     let mut lab = recovering();
     lab.south.recovered();
     assert_eq!(lab.client(lab.syn()).verdict, Verdict::Drop);

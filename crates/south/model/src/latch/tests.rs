@@ -199,7 +199,8 @@ fn a_closed_connection_is_forgotten_at_once_or_by_the_sweep() {
     assert_eq!(lab.mirrored().len(), 1);
 }
 
-/// A new connection that the server resets while others are recovered: its client would wait for ever.
+/// A new connection that the server resets while others are recovered: without a RST, the client
+/// would wait for ever.
 #[test]
 fn a_new_connection_that_is_reset_in_a_recovery_is_told_so() {
     let mut lab = Lab::new();
@@ -209,7 +210,7 @@ fn a_new_connection_that_is_reset_in_a_recovery_is_told_so() {
     change(&mut lab, SocketState::Close);
     let rst = || segment(SeqNumber(5001), SeqNumber(1001)).flags(Flags::RST | Flags::ACK);
     assert_eq!(lab.server(rst()).verdict, crate::Verdict::Next);
-    // What it says to nobody is still not heard.
+    // A RST to an unknown connection is still dropped.
     lab.now += SECOND;
     lab.south.sweep(0, lab.now);
     assert_eq!(lab.south.flow(&lab.key), None);

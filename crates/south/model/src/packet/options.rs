@@ -1,4 +1,4 @@
-//! The options of a TCP header that matter to us, by their places in the header.
+//! The TCP options that matter to the programs, by offset in the header.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::read32;
 const MD5: u8 = 19;
 const AUTHENTICATION: u8 = 29;
 
-/// What [`find_options`] found. Places are offsets in the TCP header.
+/// Results of [`find_options`]. Places are offsets in the TCP header.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Options {
     /// Where the timestamps option begins.
@@ -27,11 +27,11 @@ pub(crate) struct Options {
     /// Options that would bind the connection to state which only the first server has: another
     /// path's keys (MPTCP), a cookie and data in the SYN (Fast Open).
     pub(crate) unsupported: Vec<Range<usize>>,
-    /// MPTCP is among them.
+    /// MPTCP is present.
     pub(crate) multipath: bool,
 }
 
-/// Find the options of `header`. Malformed ones end the walk: what came before them counts.
+/// Finds the options of `header`. A malformed option ends the walk: earlier options count.
 pub(crate) fn find_options(header: &[u8]) -> Options {
     let mut found = Options::default();
     let mut at = MIN_TCP_HEADER;

@@ -5,7 +5,7 @@ use wire::FlowId;
 
 const TURN: u32 = 100;
 
-/// A host that knows the connection from its record alone, behind a shut gate.
+/// A host that knows the connection only from the record, behind a shut gate.
 fn lab(c: u32, s: u32) -> Lab {
     let mut lab = Lab::with(settings(), c, s, false);
     let (recorded, summary) = record(lab.c, lab.s, false, true);
@@ -14,7 +14,7 @@ fn lab(c: u32, s: u32) -> Lab {
     lab
 }
 
-/// What the client answers to a call, when it has had `heard` bytes and has sent up to `said`.
+/// The client's answer to a probe, with `heard` bytes received and data sent up to `said`.
 fn word(lab: &Lab, said: u32, heard: u32) -> Spec {
     segment(lab.c + 1 + said, lab.s + 1 + heard).timestamps(33, 977)
 }
@@ -56,7 +56,8 @@ fn a_long_connection_keeps_count_of_what_was_sent() {
     );
 }
 
-/// Of several answers in a turn the last one's head goes on where it ends in the record.
+/// Of several responses in a request, the head of the last response goes on where the head ends in
+/// the record.
 #[test]
 fn the_head_of_the_last_answer_goes_on() {
     let (recorded, mut summary) = record(SeqNumber(5), SeqNumber(9), false, true);
@@ -133,13 +134,13 @@ fn one_that_sends_again_from_a_place_that_is_recorded_is_heard() {
         assert_eq!(lab.flow().log.restored, Restored::GapUnknown);
         let kept = lab.mirrored();
         assert_eq!(kept.len(), 1, "what is new in it is recorded");
-        // Some leave blocks out of what they send again.
+        // Some stacks leave SACK blocks out of retransmissions.
         lab.client(word(&lab, from + 200, 50));
         assert_eq!(lab.flow().log.restored, Restored::Confirmed);
     }
 }
 
-/// It may have been told of more than is recorded.
+/// The client may have an acknowledgement beyond the record.
 #[test]
 fn one_that_has_sent_more_is_not_believed() {
     let mut lab = lab(1000, 5000);
@@ -165,7 +166,7 @@ fn one_that_has_sent_more_is_not_believed() {
     assert!(lab.mirrored().is_empty());
 }
 
-/// The server has a record of its own: what it was not told when its host died comes again.
+/// The server has determinants: input that was not acknowledged before the crash comes again.
 #[test]
 fn one_that_is_ahead_of_a_server_with_state_is_heard() {
     for base in [1000, u32::MAX - 20, u32::MAX - 120] {
@@ -176,19 +177,19 @@ fn one_that_is_ahead_of_a_server_with_state_is_heard() {
             assert_eq!(lab.flow().log.snd_beyond_stable, heard, "{more}");
         }
     }
-    // What follows on that is recorded, and says nothing of what is missing; what is sent again does.
+    // Input behind the gap is recorded, and is no missing input; a retransmission is.
     let mut lab = stateful(1000, 5000);
     lab.client(word(&lab, TURN + 30, 50));
     lab.client(word(&lab, TURN + 30, 50).payload(b"next"));
     assert!(lab.flow().log.snd_beyond_stable);
     assert_eq!(lab.mirrored().len(), 1);
-    // An acknowledgement brings nothing that is missing, wherever it says it is.
+    // An acknowledgement brings no missing byte, whatever the number.
     lab.client(word(&lab, TURN, 50));
     assert!(lab.flow().log.snd_beyond_stable);
     lab.client(word(&lab, TURN, 50).payload(&[7; 30]));
     assert!(!lab.flow().log.snd_beyond_stable);
     assert_eq!(lab.mirrored().len(), 1);
-    // One that is not ahead has nothing to show.
+    // A client that is not ahead has no gap to show.
     let mut lab = stateful(1000, 5000);
     lab.client(word(&lab, TURN, 50));
     assert_eq!(
@@ -205,7 +206,7 @@ fn stateful(c: u32, s: u32) -> Lab {
     lab
 }
 
-/// A window of its server and one of its own, as the shifts of the handshake allow them.
+/// A window of the server and a window of the client, as the shifts of the handshake allow.
 const OFFERED: u32 = 65_535 << SERVER_SCALE;
 const ROOM: u32 = 65_535 << CLIENT_SCALE;
 
@@ -259,7 +260,7 @@ fn timestamps_are_as_new_as_they_can_be() {
         assert!(stamped(back, 20 + AGE, 950 + AGE));
         assert!(!stamped(back, 19, 950), "of an earlier time");
         assert!(!stamped(back, 20, 949));
-        // Who waits at the end of the record may have done so for longer than timestamps can tell.
+        // A client at the end of the record may have waited for longer than timestamps can tell.
         assert_eq!(stamped(back, 21 + AGE, 950), back == 0);
         assert_eq!(stamped(back, 20, 951 + AGE), back == 0);
         assert_eq!(stamped(back, 19 + (1 << 31), 950 + (1 << 31)), back == 0);
@@ -310,8 +311,8 @@ fn a_client_that_never_had_its_answer_begins_anew() {
     assert_eq!(lab.south.half_open(), 1);
 }
 
-/// Behind a hole in what it has, the client has what the dead host sent; it says so when the hole is
-/// filled.
+/// Behind a gap, the client has output of the dead host; the client shows the output when the gap
+/// is filled.
 #[test]
 fn what_the_dead_host_sent_is_learned_from_the_client() {
     let mut lab = lab(1000, 5000);
@@ -345,8 +346,8 @@ fn what_the_dead_host_sent_is_learned_from_the_client() {
     assert_eq!(lab.flow().client.ack, acknowledged);
 }
 
-/// A client without room had none when its host died; but it may be waiting for what it has heard the
-/// beginning of.
+/// A client with a zero window had the same when the host died; but the client may have only the
+/// beginning of a response.
 #[test]
 fn without_room_nothing_is_forgotten_before_something_is_said() {
     let mut lab = lab(1000, 5000);

@@ -1,4 +1,4 @@
-//! Two versions of a protocol in a row, as they will be: each reads what the other says.
+//! Two successive versions of a protocol: each version reads the messages of the other.
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -112,7 +112,7 @@ fn both() -> Versions {
     Versions::new(1, 2).unwrap()
 }
 
-/// What a reader of `ours` makes of a message that a writer of `theirs` has written.
+/// The message that a reader of `ours` decodes from a message of a writer of `theirs`.
 fn across<A: Message, B: Message>(
     written: &A,
     theirs: Versions,

@@ -1,4 +1,4 @@
-//! Segments that say what the logger has in the server's notes.
+//! Segments that tell how far the determinants at the logger reach.
 
 use proptest::prelude::*;
 
@@ -42,7 +42,8 @@ fn no_other_kind_says_what_is_noted() {
     }
 }
 
-/// Nor what a client had heard of a dead host; that is never more than it was.
+/// The same for the client's data from a dead host, which never reaches beyond the original
+/// position.
 #[test]
 fn what_is_in_doubt_says_what_its_client_had_heard() {
     let packet = packet(&flow_key(false), SeqNumber(1), b"again", ChecksumMode::Full);

@@ -84,9 +84,9 @@ proptest! {
         }
     }
 
-    /// A bit that changes on the way is noticed: by the tag or, in what that does not cover, by
-    /// the checksum. (Not in fields that nobody reads: those of the IPv4 header other than length,
-    /// protocol and fragment, and the flow label.)
+    /// A bit that changes on the way is noticed: by the tag or, outside the tag's range, by the
+    /// checksum. (Except in unused fields: fields of the IPv4 header other than length, protocol
+    /// and fragment, and the flow label.)
     #[test]
     fn damage_is_noticed(v6: bool, at: prop::sample::Index, bit in 0u8..8) {
         let key = flow_key(v6);

@@ -41,12 +41,12 @@ struct Host {
 /// A version of this program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
-    /// Of the layout before ours: the object with `OUTLIVE_NEXT_VERSION` takes this place, so members go.
+    /// The former layout: the object with `OUTLIVE_NEXT_VERSION` takes this place, so members go.
     Before,
     Own,
 }
 
-/// What comes after the killed adopter.
+/// The step after the killed adopter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Successor {
     Adopter(Version),
@@ -161,7 +161,7 @@ impl Host {
         }
     }
 
-    /// Everything is as an adopter of that version leaves it, and nothing else is pinned.
+    /// All objects are as an adopter of that version leaves them, and no other object is pinned.
     fn assert_adopted(&self, version: Version, object: &Object, case: &str) {
         let pins = version.pins(self);
         let mut expected: BTreeSet<String> = object
@@ -247,7 +247,7 @@ fn id_in(object: &Object, name: &'static str) -> u32 {
     Program::id_from_fd(program.as_fd()).unwrap()
 }
 
-/// Answers how many steps an adopter has that nobody kills.
+/// Returns the number of steps of an adopter that is not killed.
 fn kill_at_each_step(host: &Host, killed: Version, successor: Successor) -> u32 {
     let mut refusals = 0;
     for steps in 0.. {
@@ -278,7 +278,7 @@ fn kill_at_each_step(host: &Host, killed: Version, successor: Successor) -> u32 
     unreachable!("an adoption ends")
 }
 
-/// Each successor in namespaces of its own, at the same time: mostly the kernel is waited for.
+/// Each successor in separate namespaces, at the same time: the test mostly waits for the kernel.
 fn kill_with_each_successor(mode: AttachMode, killed: Version) {
     let adopters = [Version::Before, Version::Own].map(Successor::Adopter);
     thread::scope(|scope| {

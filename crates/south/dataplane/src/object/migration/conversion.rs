@@ -1,11 +1,11 @@
-//! From the bytes of one layout to those of another, member by member. Pure.
+//! From the bytes of one layout to the bytes of another, member by member. Pure.
 
 use super::{
     MigrationError,
     layout::{Layout, Member},
 };
 
-/// Moves the bytes of a value to where another layout has them. All that no transfer writes is 0.
+/// Moves the bytes of a value to the places of another layout. Bytes that no transfer writes are 0.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Conversion {
     transfers: Vec<Transfer>,
@@ -31,11 +31,12 @@ enum Transfer {
 }
 
 impl Conversion {
-    /// From values of one layout to values of the other: members of a structure are the same if the names are, an array
-    /// or an integer may have grown. A member that only the new layout has is 0.
+    /// From values of one layout to values of the other: members of a structure are the same if the
+    /// names are, an array or an integer may have grown. A member that only the new layout has is
+    /// 0.
     ///
     /// # Errors
-    /// A member is of another kind, an integer or an array is smaller than it was, or members of a union differ.
+    /// A member is of another kind, an integer or an array is smaller than before, or members of a union differ.
     pub(crate) fn between(old: &Layout, new: &Layout) -> Result<Self, MigrationError> {
         let mut transfers = Vec::new();
         add_transfers(&mut transfers, (old, 0), (new, 0))?;
@@ -46,7 +47,7 @@ impl Conversion {
         })
     }
 
-    /// The same layout: bytes stay as they are.
+    /// The same layout: bytes stay unchanged.
     pub(crate) fn is_identity(&self) -> bool {
         self.is_identity
     }
@@ -149,7 +150,7 @@ fn add_transfers(
     }
 }
 
-/// Copies of neighbours in one transfer.
+/// Joins adjacent copies into one transfer.
 fn joined(transfers: Vec<Transfer>) -> Vec<Transfer> {
     let mut joined: Vec<Transfer> = Vec::with_capacity(transfers.len());
     for transfer in transfers {
@@ -206,7 +207,7 @@ mod tests {
         }
     }
 
-    /// One member behind the other.
+    /// Members back to back.
     fn structure(members: &[(&str, Layout)]) -> Layout {
         let mut size = 0;
         let mut placed = Vec::new();
@@ -346,7 +347,7 @@ mod tests {
         }
     }
 
-    /// The integers of a value by their paths: what a conversion must keep.
+    /// The integers of a value by path: a conversion must keep these.
     fn integers(layout: &Layout, value: &[u8], path: &str, all: &mut BTreeMap<String, i128>) {
         match layout {
             Layout::Integer { size, signed } => {
@@ -383,7 +384,8 @@ mod tests {
             prop_assert_eq!(&conversion.apply(value)[..value.len()], value);
         }
 
-        /// An integer with the same path keeps its number (modulo the sign that the new layout reads); others are 0.
+        /// An integer with the same path keeps the number (modulo the sign that the new layout
+        /// reads); other integers are 0.
         #[test]
         fn converted_integers_are_those_of_the_same_path(
             old in layouts(), new in layouts(), seed in prop::collection::vec(any::<u8>(), 65536)

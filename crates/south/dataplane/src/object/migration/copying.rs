@@ -1,4 +1,4 @@
-//! Which maps of the former layout are shared, and the entries of the others: read, converted, written.
+//! Shared maps of the former layout, and the entries of all other maps: read, converted, written.
 
 use std::{collections::HashMap, ffi::c_void, io, os::fd::AsFd as _, ptr::NonNull, rc::Rc, slice};
 
@@ -23,10 +23,10 @@ const WRITING_MAP: &str = "write what a map of the former layout had";
 
 /// The maps whose size is decided when a service is begun.
 const SIZED_MAPS: [&str; 3] = ["mirror", "flows", "read_cursors"];
-/// Each program fills it anew for each packet.
+/// Each program fills this map anew for each packet.
 const SCRATCH_MAP: &str = "scratches";
 
-/// A map of ours, and the map that had its entries.
+/// A new map, and the former map with the entries.
 pub(super) struct MapCopy {
     name: String,
     kind: Kind,
@@ -45,7 +45,7 @@ enum Kind {
     PerCpu,
 }
 
-/// A map as the object file describes it, beside the pinned map of that name.
+/// A map as the object file describes the map, beside the pinned map of the same name.
 pub(super) struct Pair {
     name: String,
     former: MapHandle,
@@ -55,10 +55,10 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// `None`: nothing is to be copied, mostly because both are the same map from now on.
+    /// `None`: no entry is to be copied, mostly because both are the same map from now on.
     ///
     /// # Errors
-    /// Other processes have the map in use, or nothing is known of its types.
+    /// Other processes have the map in use, or the types are unknown.
     pub(super) fn of(
         map: &mut OpenMapMut<'_>,
         former: MapHandle,
@@ -108,7 +108,7 @@ impl Pair {
         &self.name
     }
 
-    /// How entries become those of `own`.
+    /// Makes the copy of the entries into `own`.
     ///
     /// # Errors
     /// The layouts have too little in common.
@@ -150,20 +150,20 @@ impl Pair {
 /// Entries of a pass over a map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Pass {
-    /// In our map they were others, or missing.
+    /// Entries that differed in the new map, or were missing.
     pub(super) differed: usize,
     /// Of these, the kernel did not write.
     pub(super) refused: usize,
 }
 
 impl MapCopy {
-    /// Is this a map whose copy can be completed by copying again what differs?
+    /// Whether further passes can complete the copy of this map.
     pub(super) fn converges(&self) -> bool {
         matches!(self.kind, Kind::Array | Kind::Hash)
     }
 
-    /// Makes our map have what the former map has. Where connections come and go meanwhile, or the kernel has no memory
-    /// or no lock at once, another pass is needed.
+    /// Makes the new map equal to the former map. If connections come and go meanwhile, or the
+    /// kernel has no memory or no lock at once, another pass is needed.
     ///
     /// # Errors
     /// A map cannot be read or written.
@@ -231,7 +231,7 @@ impl MapCopy {
         if pass.counts_refusal(read, READING_MAP)? {
             return Ok(pass); // a part of the entries says nothing about the others
         }
-        // First, or a full map has no room for what is new.
+        // Before the writes: a full map has no space for new entries.
         for key in present.keys() {
             pass.differed += 1;
             match self.own.delete(key) {
@@ -278,7 +278,7 @@ impl Pass {
     ) -> Result<bool, DataplaneError> {
         let Err(error) = result else { return Ok(false) };
         match error.kind() {
-            // `EBUSY` has no kind of its own.
+            // `EBUSY` has no error kind.
             ErrorKind::OutOfMemory | ErrorKind::TooBig | ErrorKind::Other => {
                 self.refused += 1;
                 Ok(true)
@@ -293,7 +293,8 @@ impl Pass {
 pub(super) struct KernelTypes(HashMap<u32, Rc<Types>>);
 
 impl KernelTypes {
-    /// The layouts of keys and values. `own`: those of ours, where the kernel takes no types.
+    /// The layouts of keys and values. `own`: the layouts of the new map, where the kernel takes no
+    /// types.
     fn layouts(
         &mut self,
         info: &libbpf_sys::bpf_map_info,
@@ -339,32 +340,34 @@ fn types_in_kernel(number: u32) -> Result<Types, MigrationError> {
     let btf =
         NonNull::new(btf).ok_or_else(|| MigrationError::Unread(io::Error::last_os_error()))?;
     let types = types_of(btf);
-    // SAFETY: libbpf has just made this BTF for us, and nothing of it is used any more.
+    // SAFETY: libbpf has just made this BTF for the caller, and no part of the BTF is used any
+    // more.
     unsafe { libbpf_sys::btf__free(btf.as_ptr()) };
     types
 }
 
 /// The types of an object file that is open.
 pub(super) fn types_of_object(object: &OpenObject) -> Result<Types, MigrationError> {
-    // SAFETY: the object is open as long as it is borrowed.
+    // SAFETY: the object is open as long as the borrow lasts.
     let btf = unsafe { libbpf_sys::bpf_object__btf(object.as_libbpf_object().as_ptr()) };
     types_of(NonNull::new(btf).ok_or(MigrationError::NoTypes)?)
 }
 
 fn types_of(btf: NonNull<libbpf_sys::btf>) -> Result<Types, MigrationError> {
     let mut length = 0;
-    // SAFETY: whoever calls this has a BTF that lives, and libbpf writes its length.
+    // SAFETY: the caller has a BTF that lives, and libbpf writes the length.
     let raw: *const c_void = unsafe { libbpf_sys::btf__raw_data(btf.as_ptr(), &raw mut length) };
     if raw.is_null() {
         return Err(MigrationError::Malformed);
     }
     let length = usize::try_from(length).map_err(|_| MigrationError::Malformed)?;
-    // SAFETY: so many bytes belong to the BTF, and no other call on the BTF is made while these are read.
+    // SAFETY: `length` bytes belong to the BTF, and no other call on the BTF is made while these
+    // are read.
     Types::parse(unsafe { slice::from_raw_parts(raw.cast::<u8>(), length) })
 }
 
-/// The layouts of keys and values in a map of ours: as far as the kernel will know them, because the kernel takes
-/// either both types or none.
+/// The layouts of keys and values in a new map, as far as the kernel will know the layouts: the
+/// kernel takes either both types or none.
 fn own_layouts(map: &OpenMap<'_>, types: &Types) -> Result<[Layout; 2], MigrationError> {
     let size = |size: u32| usize::try_from(size).unwrap_or(usize::MAX);
     let sizes = [size(map.key_size()), size(map.value_size())];

@@ -10,9 +10,9 @@ const DOING: &str = "wait until the kernel runs no old program";
 
 /// Waits for all programs that run on any processor.
 ///
-/// After a change of a map of maps, bpf(2) returns when no program can have the map of before
-/// (`maybe_wait_bpf_programs`, since Linux 5.0: synchronize_rcu). membarrier(2) gives no such word: with `nohz_full` it
-/// is refused, and on one processor it does not wait, though a preemptible kernel may have interrupted a program.
+/// After a change of a map of maps, bpf(2) returns when no program can have the former map (`maybe_wait_bpf_programs`,
+/// since Linux 5.0: synchronize_rcu). membarrier(2) gives no such guarantee: with `nohz_full` the call is refused, and
+/// on one processor the call does not wait, though a preemptible kernel may have interrupted a program.
 ///
 /// # Errors
 /// The kernel makes no such map.

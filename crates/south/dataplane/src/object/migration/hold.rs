@@ -1,4 +1,4 @@
-//! The programs of `bpf/hold.bpf.c`, pinned beside those that they hold.
+//! The programs of `bpf/hold.bpf.c`, pinned beside the held programs.
 
 use std::{
     io,
@@ -49,18 +49,18 @@ const STATE_PIN: &str = "hold";
 const END_PIN: &str = "end_hold";
 pub(crate) const HOLD_PROGRAMS: [&str; 2] = ["hold_ingress", "hold_egress"];
 const PROGRAM_ARRAYS: [&str; 2] = ["held_ingress", "held_egress"];
-/// By these the programs know the segments of the service: maps of the programs that they hold. Their keys are the same
-/// in all layouts.
+/// The programs identify segments of the service by these maps of the held programs. The keys are
+/// the same in all layouts.
 const SERVICE_MAPS: [&str; 2] = ["endpoints", "flows"];
 /// Places in the arrays.
 const OLD_PROGRAM: u32 = 0;
 const NEW_PROGRAM: u32 = 1;
 
-/// `struct hold` in its parts.
+/// Offsets in `struct hold`.
 const UNTIL_BYTES: usize = 8;
 const STATE_END: usize = 12;
 
-/// The programs that hold segments back, of one service.
+/// The programs that hold segments of one service back.
 pub(super) struct Hold {
     state: MapHandle,
     arrays: [MapHandle; 2],
@@ -85,11 +85,11 @@ impl Hold {
         })
     }
 
-    /// Pins a hold that holds nothing yet: the hold calls the pinned programs, which run now. A hold of an interrupted
-    /// migration may be on the interfaces already, and is used again.
+    /// Pins a hold that holds no segment yet: the hold calls the pinned programs, which run now. A
+    /// hold of an interrupted migration may be on the interfaces already, and is used again.
     ///
     /// # Errors
-    /// The kernel does not load it, or it cannot be pinned.
+    /// The kernel does not load the hold, or refuses a pin.
     pub(super) fn prepare(pins: &PinDirectory, mark: u32) -> Result<Self, DataplaneError> {
         let running = |name| Program::fd_from_pinned_path(pins.pin(name)).doing("find a program");
         if pins.pin(STATE_PIN).exists() {
@@ -177,7 +177,7 @@ impl Hold {
         let until = now().saturating_add(limit).as_nanos();
         let until = u64::try_from(until).unwrap_or(u64::MAX).to_ne_bytes();
         value[..UNTIL_BYTES].copy_from_slice(&until);
-        // The programs may look between: the end is there before it counts.
+        // The programs may read between the writes: the end is written before the end counts.
         for state in [HoldState::Expired, HoldState::Holds] {
             value[UNTIL_BYTES..STATE_END].copy_from_slice(&state.code().to_ne_bytes());
             begin_step();
@@ -188,7 +188,7 @@ impl Hold {
         Ok(())
     }
 
-    /// End it by a commit, or without; answers how it has ended.
+    /// Ends the hold with or without a commit. Returns how the hold has ended.
     ///
     /// # Errors
     /// The program cannot be run.
@@ -251,7 +251,7 @@ pub(super) fn is_pin(name: &str) -> bool {
     pin_names().any(|pin| pin == name)
 }
 
-/// Whether there is one.
+/// Whether a hold is pinned.
 pub(super) fn is_pinned(pins: &PinDirectory) -> bool {
     pins.pin(STATE_PIN).exists()
 }
@@ -269,7 +269,7 @@ fn put(array: &impl MapCore, place: u32, program: BorrowedFd<'_>) -> Result<(), 
         .doing("name a program that a hold calls")
 }
 
-/// `CLOCK_MONOTONIC`, as the programs read it.
+/// `CLOCK_MONOTONIC`, the clock of the programs.
 fn now() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Monotonic)).unwrap_or_default()
 }

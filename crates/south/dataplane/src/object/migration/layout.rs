@@ -1,4 +1,4 @@
-//! How a value lies in memory, as its BTF tells (Linux, Documentation/bpf/btf.rst). Pure.
+//! Memory layout of a value, from BTF (Linux, Documentation/bpf/btf.rst). Pure.
 
 use super::MigrationError;
 
@@ -16,9 +16,9 @@ pub(crate) enum Layout {
     Array { element: Box<Self>, count: usize },
     /// Named members, in `size` bytes.
     Structure { size: usize, members: Vec<Member> },
-    /// Members that share their memory: which of them is meant is not known here.
+    /// Members that share memory: the valid member is unknown here.
     Union { size: usize, members: Vec<Member> },
-    /// Bytes of which nobody has told the type.
+    /// Bytes without a known type.
     Untyped { size: usize },
 }
 
@@ -81,7 +81,7 @@ struct Field {
 }
 
 impl Types {
-    /// Reads a BTF as the kernel and the compiler write it, in the byte order of this machine.
+    /// Parses a BTF of the kernel or the compiler, in the byte order of this machine.
     ///
     /// # Errors
     /// The bytes are not a BTF.
@@ -180,7 +180,7 @@ impl Reader<'_> {
         (0..count).try_for_each(|_| self.next_word().map(drop))
     }
 
-    /// The kinds are those of `linux/btf.h`.
+    /// The kinds of `linux/btf.h`.
     fn next_type(&mut self, strings: &[u8]) -> Result<Type, MigrationError> {
         let _name = self.next_word()?;
         let info = self.next_word()?;
@@ -250,7 +250,7 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    /// A BTF of these types, each with words behind its head, and these strings.
+    /// A BTF of these types, each with words behind the head, and these strings.
     fn btf(types: &[&[u32]], strings: &[u8]) -> Vec<u8> {
         let words: Vec<u8> = types
             .concat()

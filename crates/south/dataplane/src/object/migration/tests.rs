@@ -126,7 +126,7 @@ fn ingress_of(object: &Object) -> u32 {
     id(&program.unwrap())
 }
 
-/// A value of the other layout that is 0 but for its end.
+/// A value of the other layout: zeros before the end.
 fn other(size: usize, end: &[u8]) -> Vec<u8> {
     let mut value = vec![0; size + ADDED_BYTES - end.len()];
     value.extend_from_slice(end);
@@ -202,7 +202,7 @@ fn failed_migration_returns_to_old_programs() {
             let service = Former::pinned(bpffs, mode, 16);
             let old = ingress_of(&service.object);
             assert_eq!(service.running(), old);
-            // Nothing can be pinned under a name that belongs to a directory.
+            // No object can be pinned under a name that belongs to a directory.
             let in_the_way = service.former.pin("link_egress_0");
             fs::create_dir(&in_the_way).unwrap();
             let Err(error) = service.migrate() else {
@@ -309,7 +309,7 @@ fn migration_that_was_killed_after_its_commit_is_completed() {
         }
         settle(&service.former, &service.own).unwrap();
         assert!(service.own.has_pins() && !service.own.staged().exists());
-        // And so it would be, if it was killed after that.
+        // A kill after that has the same result.
         settle(&service.former, &service.own).unwrap();
         assert!(service.own.has_pins());
     });
@@ -356,7 +356,7 @@ fn verdict(program: BorrowedFd<'_>, frame: &[u8]) -> u32 {
         data_size_in: frame.len().try_into().unwrap(),
         ..Default::default()
     };
-    // SAFETY: the kernel reads so many bytes of `frame`, which lives, and writes none.
+    // SAFETY: the kernel reads the given number of bytes of `frame`, which lives, and writes none.
     let result = unsafe { bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
     assert_eq!(result, 0);
     options.retval
@@ -409,7 +409,7 @@ fn hold_keeps_segments_of_endpoints_and_connections_alone() {
     });
 }
 
-/// Prints for how long segments are held back with so many connections.
+/// Prints for how long segments are held back with ten thousand connections.
 #[test]
 fn ten_thousand_flows_are_copied() {
     const FLOW_COUNT: u32 = 10_000;

@@ -1,5 +1,5 @@
-//! What only a log link has: a way, keys, a logger that comes and goes, and its word on connections,
-//! right or wrong.
+//! Steps with a log link: a path, keys, a logger that comes and goes, and acknowledgements of the
+//! logger, right or wrong.
 
 use std::collections::BTreeMap;
 
@@ -28,33 +28,34 @@ pub(super) enum LinkStep {
     Strategy(AckStrategy),
     Mtu(u16),
     Word(Word),
-    /// What a client says is acknowledged by its server and by the logger.
+    /// Server and logger acknowledge input of a client.
     Upload {
         len: usize,
         server_first: bool,
         word: Word,
     },
-    /// A client's request is copied, or skipped for its server's read cursor, and answered.
+    /// A client's request is mirrored, or skipped because of the server's read cursor, and
+    /// answered.
     Request {
         len: usize,
-        /// How far the read cursor is below its end, and of which connection.
+        /// Distance of the read cursor from the end of the request, and the connection.
         cursor: Option<(u32, u32)>,
         answered: bool,
     },
     Reprotect,
-    /// The host has died, and knows the connection from its record alone.
+    /// The host has died, and a new host knows the connection only from the record.
     Restore {
         timestamps: bool,
         scale: u8,
         stateful: bool,
-        /// What its client says at once.
+        /// First segment of the client.
         told: Told,
     },
-    /// What its client says then, or somebody who guesses.
+    /// A later segment of the client, or of an attacker who guesses.
     Told(Told),
 }
 
-/// How far what a client says is from what is recorded.
+/// Distance of the client's numbers from the record.
 #[derive(Debug, Clone)]
 pub(super) struct Told {
     back: u32,
@@ -65,27 +66,27 @@ pub(super) struct Told {
     len: usize,
 }
 
-/// The logger's word on a connection, or what somebody else says in its name.
+/// An ACK of the logger for a connection, or a forged ACK.
 #[derive(Debug, Clone)]
 pub(super) struct Word {
-    /// What is recorded: all that the client said and this much more, or so much more than before.
+    /// Recorded input: all input of the client and `more` bytes, or `more` bytes than before.
     all: bool,
     more: i32,
-    /// Beyond it.
+    /// Ranges beyond.
     ranges: Vec<(i32, i32)>,
-    /// Another one before it in the same datagram: what more that says to be recorded.
+    /// Another ACK before in the same datagram: the additional recorded bytes of that ACK.
     after: Option<i32>,
-    /// How much newer than the newest so far.
+    /// Distance of the counter from the newest counter so far.
     newer: i64,
     slot: KeySlot,
     signed: Signed,
     /// By how much the number of the connection is wrong.
     stranger: u64,
-    /// Of the head: a byte, and what it is replaced by before the word is signed.
+    /// A byte of the head, and the replacement, before the ACK is signed.
     odd: Option<(usize, u8)>,
     /// A bit of the packet that is turned over.
     spoilt: Option<(usize, u8)>,
-    /// So many bytes are missing at the end.
+    /// Number of missing bytes at the end.
     cut: usize,
 }
 
@@ -96,7 +97,7 @@ enum Signed {
     /// That of the other direction.
     Up,
     OtherSlot,
-    /// Anybody knows that one.
+    /// A key that anybody knows.
     Zero,
 }
 
@@ -146,8 +147,8 @@ fn word() -> impl Strategy<Value = Word> {
     )
 }
 
-/// With bounds of what is believed: of sequence numbers, at window scale 7; of acknowledgements, at 3,
-/// with and without what a logger may not know; of timestamps.
+/// With bounds of credible numbers: of sequence numbers, at window scale 7; of acknowledgements, at
+/// 3, with and without progress that a logger may not know; of timestamps.
 fn told() -> impl Strategy<Value = Told> {
     let about = |at: u32| (0u32..3).prop_map(move |more| at - 1 + more);
     let back = prop_oneof![
@@ -224,11 +225,11 @@ pub(super) fn link_step() -> impl Strategy<Value = LinkStep> {
     ]
 }
 
-/// The link as user space knows it.
+/// The link as user space knows the link.
 #[derive(Debug)]
 pub(super) struct Link {
     settings: LinkSettings,
-    /// Of both slots, if they were ever used.
+    /// Keys of both slots, if ever used.
     keys: [Option<LinkKeys>; 2],
     counter: u64,
     /// The newest OPEN of each connection.
@@ -262,7 +263,7 @@ impl Link {
         }
     }
 
-    /// What is in an OPEN that leaves.
+    /// The content of an OPEN that leaves.
     fn open(&self, packet: &Packet) -> Open {
         let headers = if self.settings.remote.is_ipv6() {
             48
@@ -279,7 +280,7 @@ impl Link {
 }
 
 impl World<'_> {
-    /// There is a logger, and the way to it is known.
+    /// There is a logger with a known path.
     pub(super) fn begin_linked(&mut self) {
         self.set_link();
         self.both.link_up(true);

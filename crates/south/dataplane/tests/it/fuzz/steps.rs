@@ -1,4 +1,4 @@
-//! What happens to the connections: one step at a time, any of them at any time.
+//! Steps of the connections, of any connection at any time.
 
 use proptest::{collection::vec, prelude::*, sample::select};
 use wire::{Flags, SeqNumber};
@@ -15,7 +15,7 @@ pub(super) struct Connection {
     pub(super) v6: bool,
 }
 
-/// A segment of an existing connection; numbers are relative to what its end would send.
+/// A segment of an existing connection; numbers are relative to the sender's next numbers.
 #[derive(Debug, Clone)]
 pub(super) struct Sent {
     pub(super) seq: i32,
@@ -24,7 +24,7 @@ pub(super) struct Sent {
     pub(super) window: u16,
     pub(super) options: Vec<u8>,
     pub(super) len: usize,
-    /// A byte of the payload that is not what it should be.
+    /// A byte of the payload that is wrong.
     pub(super) spoilt: Option<usize>,
     pub(super) mark: u32,
     pub(super) jumbo: bool,
@@ -37,7 +37,7 @@ pub(super) enum Step {
     Open,
     Client(Sent),
     Server(Sent),
-    /// The server says the outstream from the beginning of its socket again, this piece of it.
+    /// The server repeats this piece of the outstream, from the beginning of the new socket on.
     Replay {
         from: u32,
         len: usize,
@@ -62,7 +62,7 @@ pub(super) enum Step {
     Crash {
         expect: bool,
     },
-    /// A request waits for what is known of the outstream by this digest.
+    /// A request waits for the comparison with this digest.
     Want {
         of: usize,
         spoilt: bool,
@@ -75,7 +75,7 @@ pub(super) enum Step {
     Heartbeat,
     /// See [`Both::lease`].
     Lease(Option<bool>),
-    /// What only a log link has.
+    /// A step of a log link.
     Link(LinkStep),
 }
 

@@ -21,7 +21,7 @@ use super::{
     segments::*,
 };
 
-/// What came out.
+/// Output of a step.
 #[derive(Debug, Clone)]
 pub(crate) struct Out {
     pub(crate) verdict: Verdict,
@@ -51,8 +51,8 @@ fn monotonic() -> u64 {
     u64::try_from(now.tv_sec * 1_000_000_000 + now.tv_nsec).expect("it began at 0")
 }
 
-/// The model's clock is ahead of the programs' clock by so much: a heartbeat of ten minutes ago is no negative time on
-/// a machine that has just started.
+/// Difference of the model's clock and the programs' clock: a heartbeat of ten minutes ago is no
+/// negative time on a machine that has just started.
 const AHEAD: u64 = 1_000_000_000_000;
 
 /// The model's time now.
@@ -77,7 +77,8 @@ fn time_of(flows: &[(FlowKey, Flow)], span: &RangeInclusive<u64>) -> u64 {
     AHEAD + now.unwrap_or(*span.start())
 }
 
-/// From now on this thread stays on its processor: what a program leaves there for the next is seen by that.
+/// From now on this thread stays on this processor: the next program must find the state that a
+/// program leaves there.
 fn stay_here() {
     let mut here = CpuSet::new();
     here.set(sched_getcpu());
@@ -93,11 +94,11 @@ pub(crate) struct Both {
     pub(crate) key: FlowKey,
     pub(crate) c: SeqNumber,
     pub(crate) s: SeqNumber,
-    /// Nobody reads the mirror ring: it fills.
+    /// No logger reads the mirror ring: the ring fills.
     pub(crate) logger_hangs: bool,
     frames: Vec<RingFrame>,
     events: Vec<south_model::EventKind>,
-    /// Each with what has left for it, if that had to be seen at once.
+    /// Mirrored segments, each with the packet that left, if that packet had to be read at once.
     copies: Vec<(south_model::Copy, Option<Packet>)>,
 }
 
@@ -127,7 +128,7 @@ impl Both {
         }
     }
 
-    /// With a log link, of which nothing is known yet.
+    /// With a log link in the initial state.
     pub(crate) fn linked() -> Self {
         Self::on(Leased::linked(), &linked_settings())
     }
@@ -268,7 +269,7 @@ impl Both {
         self.agree();
     }
 
-    /// Nobody has heard `serve` for longer than it may be silent.
+    /// `serve` is silent for longer than the heartbeat timeout.
     pub(crate) fn fall_silent(&mut self) {
         let silence = settings().heartbeat_timeout + Duration::from_secs(1);
         self.kernel.age_heartbeat(silence);
@@ -329,7 +330,7 @@ impl Both {
         self.model.flow(&key).map_or(FlowId(0), |flow| flow.id)
     }
 
-    /// As [`Both::abandon`], but the connection that is meant may not be the one that is there.
+    /// As [`Both::abandon`], for a connection that may no longer be there.
     pub(crate) fn abandon_numbered(&mut self, key: FlowKey, flow: FlowId) -> bool {
         let model = self.model.abandon(key, flow, now()).is_ok();
         self.refused(model, self.kernel.plane().abandon(key, flow))
@@ -392,7 +393,7 @@ impl Both {
 
     // The log link.
 
-    /// A process of the service says how far it has read the connection with these ends.
+    /// A process of the service advances the read cursor of the connection with these ends.
     pub(crate) fn advance_cursor(&mut self, key: FlowKey, isn: SeqNumber, seq: SeqNumber) {
         if self.kernel.advance_cursor(key, isn, seq) {
             self.model.advance_read_cursor(key, isn, seq);
@@ -427,14 +428,14 @@ impl Both {
         self.agree();
     }
 
-    /// Returns whether the flow had lost its logger.
+    /// Returns whether the flow had lost the logger.
     pub(crate) fn reprotect(&mut self, key: FlowKey) -> bool {
         let flow = self.number(key);
         let model = self.model.reprotect(key, flow).unwrap_or(false);
         self.refused(model, self.kernel.plane().reprotect(key, flow))
     }
 
-    /// A host that knows nothing gets a connection from its record.
+    /// A host without flows gets a connection from a record.
     pub(crate) fn restore(&mut self, key: FlowKey, flow: &Flow) {
         let next = FlowId(flow.id.0 + 1);
         self.kernel.plane().number_from(next).expect("it runs");
@@ -444,8 +445,8 @@ impl Both {
         self.agree();
     }
 
-    /// The copies of the client's segments that left since the last call, as they pass the
-    /// interface of the link.
+    /// The mirrored segments that left since the last call, in the form on the interface of the
+    /// link.
     pub(crate) fn copies(&mut self) -> Vec<Packet> {
         self.take_copies();
         let copies = std::mem::take(&mut self.copies);
@@ -460,7 +461,7 @@ impl Both {
 
     fn take_copies(&mut self) {
         let made = std::iter::from_fn(|| self.model.take_copy());
-        // What a digest is, the program that has made the copy leaves on its processor.
+        // The program that has made a mirrored digest leaves the digest on the processor.
         let seen = made.map(|copy| {
             let seen = copy.digest.map(|_| self.kernel.wrap(&copy));
             (copy, seen)
@@ -468,7 +469,7 @@ impl Both {
         self.copies.extend(seen);
     }
 
-    // What both know.
+    // The flow in both.
 
     pub(crate) fn flow(&self) -> &Flow {
         self.model.flow(&self.key).expect("the flow is known")
@@ -551,7 +552,7 @@ fn grown(before: &[(&str, u64)], after: &[(&str, u64)], name: &str) -> u64 {
     after - before
 }
 
-/// The usual course of one connection.
+/// The usual steps of one connection.
 impl Both {
     pub(crate) fn syn(&self) -> Spec {
         segment(self.c, SeqNumber(0))
@@ -586,7 +587,8 @@ impl Both {
         self
     }
 
-    /// A new life, and a flow ready for its fabricated SYN; replay begins with the connection.
+    /// A new incarnation, and a flow ready for the fabricated SYN; replay begins with the
+    /// connection.
     pub(crate) fn revive(&mut self, verify_end: SeqNumber) {
         self.gate();
         self.new_incarnation();
@@ -606,7 +608,7 @@ impl Both {
             .options(&syn_options(70, 11, LATER_SCALE))
     }
 
-    /// All of it. Nothing is compared.
+    /// The whole splice. No output is compared.
     pub(crate) fn splice(&mut self, s2: SeqNumber) -> Out {
         self.revive(self.s + 1);
         let out = self.server(self.second_syn_ack(s2));

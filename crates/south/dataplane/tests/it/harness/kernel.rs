@@ -25,8 +25,8 @@ use wire::{FlowId, FlowKey, IpPacket, Segment, SeqNumber};
 
 use super::segments::{MARK, server_end};
 
-/// What the programs are loaded with unless a test wants something else. The heartbeat is real
-/// time: it must outlast any test on a machine that is busy.
+/// The usual settings of the tests. The heartbeat is real time: the timeout must be longer than any
+/// test on a busy machine.
 pub(crate) fn settings() -> Settings {
     Settings {
         addresses: vec![server_end(false), server_end(true)],
@@ -82,7 +82,7 @@ pub(crate) fn linked_digesting_settings() -> Settings {
     }
 }
 
-/// A mirror frame, without its time.
+/// A mirror frame, without the time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RingFrame {
     pub(crate) kind: mirror::FrameKind,
@@ -108,19 +108,19 @@ pub(crate) struct Kernel {
     half_open: MapHandle,
     flows: MapHandle,
     synacks: MapHandle,
-    /// What is protected: endpoints, and their addresses.
+    /// Protected endpoints, and their addresses.
     protected: [MapHandle; 2],
     /// The link and the way to the logger.
     link: [MapHandle; 2],
     expected: Mutex<Vec<(FlowId, u32)>>,
     read_cursors: Option<ReadCursors<'static>>,
     taken: Mutex<Vec<u32>>,
-    /// What the last packet has left for the next program.
+    /// State that the last packet has left for the next program.
     carried: Mutex<[u32; 5]>,
     fresh: Vec<u8>,
 }
 
-/// Where a kernel's programs are pinned. When it is dropped, the pins are gone.
+/// Place of a kernel's pins. Dropping the place removes the pins.
 pub(crate) struct Pinned {
     pub(crate) pins: PinDirectory,
     bpffs: Option<Mount>,
@@ -158,8 +158,8 @@ impl Drop for Pinned {
     }
 }
 
-/// A kernel with the usual settings, or those and a log link. Loading takes a second on a busy
-/// machine, so it is used again by later tests.
+/// A kernel with the usual settings, or these and a log link. Loading takes a second on a busy
+/// machine, so later tests use a kernel again.
 pub(crate) struct Leased {
     kernel: Option<Kernel>,
     idle: Option<&'static Mutex<Vec<Idle>>>,
@@ -201,7 +201,7 @@ impl Leased {
         Self::of(&digesting_settings(rate), idle)
     }
 
-    /// With these settings, of which those that are the size of a map are the usual ones.
+    /// With these settings; sizes of maps must be the usual sizes.
     pub(crate) fn configured(settings: &Settings) -> Self {
         let kernel = Self::of(settings, &IDLE_CONFIGURED);
         kernel.configure(settings);
@@ -229,7 +229,7 @@ impl Deref for Leased {
 
 impl Drop for Leased {
     fn drop(&mut self) {
-        // Also after a failure: it is reset before its next use.
+        // Also after a failure: a kernel is reset before the next use.
         if let Some(idle) = self.idle
             && let Ok(mut idle) = idle.lock()
         {
@@ -248,8 +248,8 @@ impl From<Kernel> for Leased {
 }
 
 impl Kernel {
-    /// Programs without pins: our own descriptors alone keep them, so that nothing is left
-    /// however the test ends.
+    /// Programs without pins: only descriptors of this process keep the programs, and no object is
+    /// left after the test.
     pub(crate) fn load(settings: &Settings) -> Self {
         Self::pinned(settings, &Pinned::nowhere_else())
     }
@@ -325,7 +325,7 @@ impl Kernel {
         self.take_events();
     }
 
-    /// Other settings than those that the programs were loaded with.
+    /// Changes the settings of the loaded programs.
     fn configure(&self, settings: &Settings) {
         for map in &self.protected {
             empty(map);
@@ -333,13 +333,13 @@ impl Kernel {
         self.plane().configure(settings).expect("it runs");
     }
 
-    /// The read cursors as a process of the service has them.
+    /// The read cursors, mapped as in a process of the service.
     pub(crate) fn read_cursors(&self) -> ReadCursors<'static> {
         self.read_cursors.expect("with read cursors")
     }
 
-    /// A process of the service says how far it has read this connection.
-    /// Answers whether there was room for that.
+    /// A process of the service advances the read cursor of this connection. Returns whether the
+    /// map had space.
     pub(crate) fn advance_cursor(&self, key: FlowKey, isn: SeqNumber, seq: SeqNumber) -> bool {
         let place = self
             .read_cursors()
@@ -349,7 +349,7 @@ impl Kernel {
         place.is_some()
     }
 
-    /// What the last packet has left for the next program.
+    /// State that the last packet has left for the next program.
     pub(crate) fn carried(&self) -> [u32; 5] {
         *self.carried.lock().expect("no panic")
     }
@@ -358,8 +358,8 @@ impl Kernel {
         self.half_open.keys().count()
     }
 
-    /// Make it look as if `serve` had been silent for `silence`. Which field the heartbeat is,
-    /// the heartbeat itself tells: it changes no other.
+    /// Makes `serve` look silent for `silence`. The heartbeat itself shows the field of the
+    /// heartbeat: no other field changes.
     pub(crate) fn age_heartbeat(&self, silence: Duration) {
         let before = read(&self.service);
         self.plane().heartbeat().expect("it runs");
@@ -416,7 +416,7 @@ impl Kernel {
         verdict
     }
 
-    /// Run a program on a frame as it is.
+    /// Runs a program on an unchanged frame.
     pub(crate) fn run_frame(
         &self,
         program: &'static str,
@@ -448,17 +448,17 @@ const ETHERNET: usize = 14;
 const SERVER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
 const CLIENT_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
-/// What a program is run on.
+/// Input of a program.
 pub(crate) struct Frame {
     pub(crate) bytes: Vec<u8>,
     pub(crate) mark: u32,
     pub(crate) ifindex: u32,
-    /// What one program leaves for the next.
+    /// State that one program leaves for the next.
     pub(crate) cb: [u32; 5],
 }
 
 impl Frame {
-    /// With an Ethernet header as the version of the packet demands; ARP for what is no version.
+    /// With an Ethernet header for the IP version of the packet; ARP for no IP version.
     pub(crate) fn of(packet: &Packet) -> Self {
         let ethertype: u16 = match packet.bytes.first().map_or(0, |first| first >> 4) {
             4 => 0x0800,
@@ -474,7 +474,7 @@ impl Frame {
         }
     }
 
-    /// Run this program on it.
+    /// Runs this program on the frame.
     pub(crate) fn run(&mut self, program: BorrowedFd<'_>) -> io::Result<Verdict> {
         let mut context = [0u8; CONTEXT_IN];
         for (n, word) in self.cb.iter().enumerate() {
@@ -523,7 +523,7 @@ impl Frame {
     }
 }
 
-/// What a copy takes with it through the stack.
+/// State that a mirrored segment takes through the stack.
 pub(crate) fn carried(copy: &south_model::Copy) -> [u32; 5] {
     let [low, high] = [copy.flow_id.0, copy.flow_id.0 >> 32].map(|word| word & 0xffff_ffff);
     let [low, high] = [low, high].map(|word| u32::try_from(word).expect("half of a number"));
@@ -541,14 +541,14 @@ pub(crate) fn carried(copy: &south_model::Copy) -> [u32; 5] {
     [low, high, flags, after, lengths[1] << 16 | lengths[0]]
 }
 
-/// Its sequence and acknowledgement numbers.
+/// Sequence and acknowledgement numbers of a packet.
 fn numbers(packet: &Packet) -> (SeqNumber, SeqNumber) {
     let packet = IpPacket::parse(&packet.bytes).expect("an IP packet");
     let segment = Segment::of(&packet).expect("a segment");
     (segment.seq(), segment.ack())
 }
 
-/// The read cursors as a process of the service has them.
+/// The read cursors, mapped as in a process of the service.
 fn mapped(cursors: BorrowedFd<'_>) -> ReadCursors<'static> {
     let length = size_of::<[north_abi::read_cursors::ReadCursor; READ_CURSORS]>();
     let access = ProtFlags::READ | ProtFlags::WRITE;
@@ -564,7 +564,8 @@ fn mapped(cursors: BorrowedFd<'_>) -> ReadCursors<'static> {
         )
     };
     let at = at.expect("it can be mapped");
-    // SAFETY: it stays, is as large, and all atomics, so that anything is a valid value.
+    // SAFETY: the mapping stays, has this size, and holds only atomics, for which any value is
+    // valid.
     ReadCursors(unsafe { &*at.cast() })
 }
 
@@ -589,7 +590,7 @@ fn empty(map: &MapHandle) {
     }
 }
 
-/// Of a map with one value.
+/// The value of a map with one value.
 fn read(map: &MapHandle) -> Vec<u8> {
     let value = map.lookup(&0u32.to_ne_bytes(), MapFlags::ANY);
     value.expect("readable").expect("an array has it")

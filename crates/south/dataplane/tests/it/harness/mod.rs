@@ -10,8 +10,8 @@ pub(crate) use kernel::{Frame, Kernel, Leased, Pinned, RingFrame, digesting_sett
 pub(crate) use segments::*;
 
 pub(crate) use south_model::Verdict::{self, Next, RedirectIngress};
-/// Marks of what goes to the logger, relative to [`MARK`]: copies that are still to be wrapped, and what
-/// is ready.
+/// Marks of packets to the logger, relative to [`MARK`]: mirrored segments before the link adds
+/// headers, and finished datagrams.
 pub(crate) const SEGMENT: u32 = 3;
 pub(crate) const TO_LOGGER: u32 = 4;
 pub(crate) const DROP: Verdict = Verdict::Drop;

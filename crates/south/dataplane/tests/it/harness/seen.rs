@@ -1,4 +1,4 @@
-//! What the model says, as the kernel says it.
+//! State of the model in the form of the kernel.
 
 use south_model::{MirrorFrame, SouthSide};
 

@@ -15,7 +15,7 @@ pub(crate) const RST: Flags = Flags::RST;
 pub(crate) const CLIENT_SCALE: u8 = 2;
 pub(crate) const SERVER_SCALE: u8 = 7;
 pub(crate) const LATER_SCALE: u8 = 5;
-/// The loopback: it exists in every network namespace.
+/// The loopback, which exists in every network namespace.
 pub(crate) const IFINDEX: u32 = 1;
 
 pub(crate) fn client_end(v6: bool, number: u16) -> SocketAddr {
@@ -136,12 +136,12 @@ pub(crate) fn length(bytes: &[u8]) -> u32 {
     u32::try_from(bytes.len()).unwrap()
 }
 
-/// Where a jumbo header stands, and its beginning: TCP follows, eight bytes, one option of four.
+/// Offset of a jumbo header, and its beginning: TCP follows, eight bytes, one option of four.
 const JUMBO_AT: usize = 40;
 const JUMBO: [u8; 4] = [6, 0, 0xc2, 4];
 
-/// An IPv6 packet as Linux makes it when the length field cannot tell its length (RFC 2675). Such a
-/// long one is more than this kernel's test run takes; the programs look at what is in the header.
+/// An IPv6 packet of Linux that is too long for the length field (RFC 2675). A real packet of that
+/// length is too long for this kernel's test run; the programs look at the header.
 pub(crate) fn with_jumbo_header(plain: &[u8]) -> Vec<u8> {
     let (header, segment) = plain.split_at(JUMBO_AT);
     let length = length(segment) + 8;
@@ -150,7 +150,7 @@ pub(crate) fn with_jumbo_header(plain: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The same packet without its jumbo header, if it has one.
+/// The same packet without a jumbo header.
 pub(crate) fn without_jumbo_header(bytes: &[u8]) -> Vec<u8> {
     let mut plain = bytes.to_vec();
     if bytes[0] >> 4 == 6 && bytes[6] == 0 {

@@ -1,4 +1,4 @@
-//! What the client is told, and when.
+//! Acknowledgements to the client, and their time.
 
 use super::*;
 
@@ -132,7 +132,7 @@ fn lazy_holds_pure_acks_until_they_are_logged() {
     assert_eq!(told(&out).0, 201, "the second, not more");
     let out = linked.logged(301, &[]);
     assert_eq!(told(&out).0, 301);
-    // With data nothing is held.
+    // A segment with data is not withheld.
     linked.says(301, b"more");
     let answer = segment(linked.both.s + 1, linked.both.c + 305)
         .timestamps(903, 21)
@@ -194,7 +194,7 @@ fn a_later_server_tells_no_more_than_is_logged() {
     linked.logged(6, &[]);
     let second = SeqNumber(77_000);
     linked.both.splice(second);
-    // What follows has not been logged: it is delivered, and not acknowledged.
+    // The next input has not been logged: the input is delivered, and not acknowledged.
     let more = segment(linked.both.c + 6, linked.both.s + 1)
         .timestamps(40, 902)
         .payload(b"more");
@@ -223,7 +223,7 @@ fn what_comes_again_is_echoed_as_it_came_again() {
     linked.server_acks(6);
     let again = segment(c + 1, s + 1).timestamps(500, 901).payload(b"hello");
     linked.both.client(again);
-    // For the server it is nothing new, and it echoes what it did before.
+    // The segment is not new for the server, and the server echoes the same value as before.
     let repeats = segment(s + 1, c + 6).timestamps(903, 21);
     linked.both.server(repeats.clone());
     let echo = |out: &Out| out.segment().timestamps().expect("agreed").echo;

@@ -1,4 +1,4 @@
-//! What takes the way to the logger: handshakes and copies.
+//! Packets that go to the logger: handshakes and mirrored segments.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 fn a_syn_ack_waits_for_the_logger() {
     for (v6, link_v6) in [(false, false), (true, false), (false, true), (true, true)] {
         let mut linked = Linked::over(AckStrategy::Eager, v6, link_v6);
-        // What a longer header leaves behind must not get into the next one's checksum.
+        // The rest of a longer header must not get into the next checksum.
         let long = segment(linked.both.s, linked.both.c).options(&[1; 40]);
         linked.both.server(long);
         linked.both.client(linked.both.syn());
@@ -144,7 +144,8 @@ fn without_a_way_to_the_logger_a_connection_is_not_protected() {
 
 #[test]
 fn what_does_not_fit_the_link_costs_the_record_and_not_the_upload() {
-    // A client whose handshake nobody could ask for shorter segments, or a link that carries less now.
+    // A client whose handshake no program could change to shorter segments, or a link with a
+    // smaller MTU by now.
     let overhead = 28 + 20 + 32;
     let mut linked = Linked::new(AckStrategy::Eager).open();
     let most = usize::from(MTU) - overhead;

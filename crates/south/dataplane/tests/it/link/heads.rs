@@ -3,7 +3,8 @@
 use super::*;
 use wire::TcpOption;
 
-/// What the link carries of an answer, with the headers of both, timestamps, and how far the server had read.
+/// Bytes of a response in a datagram, without the headers of both, timestamps, and the end of the
+/// server's reads.
 const ROOM_V4: usize = MTU as usize - 28 - 20 - 32 - 4;
 const ROOM_V6: usize = MTU as usize - 48 - 40 - 32 - 4;
 
@@ -12,7 +13,8 @@ fn length(bytes: usize) -> u32 {
 }
 
 impl Linked {
-    /// The server says this, at the place relative to its ISN, and the logger gets these heads.
+    /// The server sends `payload` at `at`, relative to the server's ISN, and the logger gets these
+    /// heads.
     fn answers(&mut self, at: u32, payload: &[u8]) -> Vec<(u32, u32, Vec<u8>, u32)> {
         let acked = self.both.flow().log.ack;
         let said = segment(self.both.s + at, acked)
@@ -22,7 +24,7 @@ impl Linked {
         self.heads()
     }
 
-    /// Sequence number, end of the one before it, bytes, and how many there are to be.
+    /// Sequence number, end of the previous head, bytes, and length of the whole head.
     fn heads(&mut self) -> Vec<(u32, u32, Vec<u8>, u32)> {
         let key = self.both.key;
         let from = |seq: SeqNumber, isn: SeqNumber| seq.0.wrapping_sub(isn.0);
@@ -71,7 +73,8 @@ fn the_head_of_each_answer_goes_to_the_logger_and_says_what_was_before_it() {
     }
 }
 
-/// The fence has withheld the first segment, and lets the second one pass: the first comes again by a timer.
+/// The fence has withheld the first segment, and lets the second segment pass: a timer retransmits
+/// the first.
 #[test]
 fn head_that_comes_behind_the_rest_of_its_answer_is_recorded() {
     let mut linked = Linked::new(AckStrategy::Eager).open();
@@ -102,7 +105,7 @@ fn a_long_head_is_cut_to_what_the_link_carries() {
     }
 }
 
-/// A new server has both answers in its send queue, and TCP makes one segment of them.
+/// A new server has both responses in the send queue, and TCP makes one segment of both.
 #[test]
 fn a_head_goes_to_the_logger_whatever_a_segment_holds_before_it() {
     for (v6, room) in [(false, ROOM_V4), (true, ROOM_V6)] {
@@ -114,7 +117,7 @@ fn a_head_goes_to_the_logger_whatever_a_segment_holds_before_it() {
         assert_eq!(linked.answers(8, b"y"), [(8, 8, b"y".to_vec(), 1)]);
         assert_eq!(linked.both.frames().len(), 3);
 
-        // As much of it as a datagram holds. What is missing comes by the ring.
+        // As many bytes as a datagram holds. The rest comes by the ring.
         let begins = 9;
         for (skip, fits) in [(room - 2, 2), (room - 1, 1), (room, 0), (room + 1, 0)] {
             let mut linked = Linked::over(AckStrategy::Eager, v6, v6).open();
@@ -142,8 +145,8 @@ fn without_a_logger_no_head_is_sent() {
     assert_eq!(linked.both.counted("link_heads"), 0);
 }
 
-/// A client's segment that comes again may have been answered before: it tells where the newest head ended,
-/// so that the logger knows whether it has that.
+/// A retransmitted segment of a client may have been answered before: the segment carries the end
+/// of the newest head, so that the logger knows whether that head has arrived.
 #[test]
 fn a_segment_tells_where_the_heads_ended_when_it_came() {
     let mut linked = Linked::new(AckStrategy::Eager).open();

@@ -1,4 +1,4 @@
-//! What takes the way to the logger, and what its word would become, when the lease is over.
+//! Datagrams to the logger, and effects of acknowledgements, after the end of the lease.
 
 use super::*;
 use crate::lease::other;
@@ -50,7 +50,7 @@ fn what_is_recorded_is_recorded_and_the_logger_is_spoken_to() {
         assert_eq!(linked.says(1, b"hello"), Verdict::Next);
         assert_eq!(linked.both.copies().len(), 1);
         assert_eq!(linked.server_acks(6).verdict, Verdict::Withheld);
-        // The protected address may be the one that the link has.
+        // The protected address may be the address of the link.
         let (ours, logger) = (linked.both.key.server().ip(), linked.link.remote.ip());
         let to_logger = other(ours, logger, 17, &[0; 8]);
         assert_eq!(linked.both.egress(to_logger).verdict, Verdict::Next);

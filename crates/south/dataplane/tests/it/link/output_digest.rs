@@ -1,4 +1,4 @@
-//! Digests of what clients were sent: told to the logger, and taken over from another host.
+//! Digests of outstreams: sent to the logger, and inherited from another host.
 
 use protocol::mirror::FrameKind;
 use south_model::{Digest, Mode, restored_flow};
@@ -6,7 +6,7 @@ use wire::FlowKey;
 
 use super::{restored::record, *};
 
-/// Bytes that differ from those around.
+/// Bytes that differ from neighbouring bytes.
 fn noise(length: usize) -> Vec<u8> {
     let byte = |i: u32| i.wrapping_mul(2_654_435_761).to_be_bytes()[0];
     (0..u32::try_from(length).expect("short"))
@@ -24,7 +24,7 @@ impl Linked {
         )
     }
 
-    /// The server says this, from there on, relative to its ISN.
+    /// The server sends `said` at `at`, relative to the server's ISN.
     fn tells(&mut self, at: u32, said: &[u8]) {
         for (n, piece) in said.chunks(1000).enumerate() {
             let from = at + 1000 * u32::try_from(n).expect("few");
@@ -34,7 +34,7 @@ impl Linked {
         }
     }
 
-    /// The client has heard so much, and says this.
+    /// The client has received `heard` bytes, and sends `payload`.
     fn hears(&mut self, at: u32, heard: u32, payload: &[u8]) -> Vec<(SegmentKind, Option<Digest>)> {
         let spec = segment(self.both.c + at, self.both.s + heard).timestamps(30, 910);
         assert_eq!(self.both.client(spec.payload(payload)).verdict, Next);
@@ -125,7 +125,7 @@ fn a_logger_that_takes_no_digests_is_told_none() {
     assert_eq!(linked.hears(9, 6001, b""), []);
 }
 
-/// What a server has said on one host is compared on another, before anything that its client has not heard leaves.
+/// Output of another host is compared, before output leaves that the client lacks.
 #[test]
 fn what_another_host_has_said_is_compared() {
     for spoilt in [None, Some(5), Some(5999)] {
@@ -153,7 +153,7 @@ fn what_another_host_has_said_is_compared() {
         };
         assert!(linked.both.inherit_digest(key, said, nothing));
         assert_eq!(linked.both.flow().digest.sent, said);
-        // It is known by now.
+        // The digest is known by now.
         assert!(linked.both.inherit_digest(key, nothing, nothing));
         assert_eq!(linked.both.flow().digest.sent, said);
 
@@ -188,8 +188,9 @@ fn what_another_host_has_said_is_compared() {
     }
 }
 
-/// The dead host had read what nobody has recorded, and the digest of all that its client has heard says how far. That
-/// is no doubt for a replay, which knows what waits for the comparison; what the client itself says waits.
+/// The dead host had read unrecorded input, and the digest of the client's outstream shows how far.
+/// The replay has no doubt, because the replay knows which input waits for the comparison; input
+/// from the client waits.
 #[test]
 fn what_a_digest_is_of_comes_not_too_soon_in_a_replay() {
     for (heard, given) in [(6001, Next), (6002, DROP)] {

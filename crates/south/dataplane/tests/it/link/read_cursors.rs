@@ -172,7 +172,7 @@ fn connection_without_read_cursor_is_copied() {
         for _ in 0..3 {
             let at = exchange.client;
             assert_eq!(exchange.asks(REQUEST), Next);
-            // All before it the logger has, as it has said itself.
+            // The logger has acknowledged all input before.
             let copy = match is_its {
                 true => noted(at, at),
                 false => (at, SegmentKind::Turn, None),
@@ -356,7 +356,8 @@ fn spliced_server_advances_read_cursor_again() {
     assert_eq!(exchange.answers(), exchange.client);
 }
 
-/// It is known of it until it has sent again what the dead host did not hear, or that was read.
+/// `snd_beyond_stable` stays until the client has retransmitted input that the dead host lacked, or
+/// the server has read that input.
 #[test]
 fn a_client_is_not_ahead_of_a_server_that_has_read_all() {
     for (unread, ahead) in [(0, false), (1, true)] {

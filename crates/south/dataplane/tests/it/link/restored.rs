@@ -1,4 +1,5 @@
-//! Connections of a host that has died, from their records; and what the logger is told for that.
+//! Connections of a dead host, restored from records; and the data that the logger gets for this
+//! purpose.
 
 use protocol::{
     control::{RecordSummary, Recorded, Resume},
@@ -51,7 +52,7 @@ pub(crate) fn record(
     (recorded, summary)
 }
 
-/// A host that knows such a connection from its record alone, behind a shut gate.
+/// A host that knows such a connection only from the record, behind a shut gate.
 fn restored(strategy: AckStrategy, v6: bool) -> Linked {
     restored_of(strategy, v6, false)
 }
@@ -76,7 +77,7 @@ fn restored_with(
     linked
 }
 
-/// The client's word: it has sent up to `said`, and had `heard`.
+/// A segment of the client, which has sent up to `said`, and received `heard`.
 fn word(linked: &Linked, said: u32, heard: u32) -> Spec {
     segment(linked.both.c + 1 + said, linked.both.s + 1 + heard).timestamps(33, 977)
 }
@@ -92,10 +93,11 @@ fn a_client_is_heard_spliced_and_goes_on() {
         let late = |event: &EventKind| matches!(event, EventKind::Late { .. });
         assert!(linked.both.events().iter().any(late));
 
-        // The new server's numbers are others.
+        // The new server has other numbers.
         let theirs = linked.splice_to_new_server();
         let (c, s) = (linked.both.c, linked.both.s);
-        // What the client has had is acknowledged for it; what it has not had reaches it.
+        // Output that the client has is acknowledged in the client's name; new output reaches the
+        // client.
         let again = segment(theirs + 1, c + 101).timestamps(71, 33);
         let again = |at: u32| Spec {
             seq: again.seq + at,
@@ -108,7 +110,8 @@ fn a_client_is_heard_spliced_and_goes_on() {
         assert_eq!(new.segment().seq(), s + 71);
         assert_eq!(new.segment().ack(), c + 101);
         assert!(tsval(&new) > 977, "the client has seen 977");
-        // It had been sent more than that: now it says so, and the new server is told what it knows.
+        // The client has received more than that: now the client acknowledges more, and the new
+        // server gets an acknowledgement of the new server's output.
         let more = segment(c + 101, s + 400).timestamps(40, tsval(&new));
         let out = linked.both.client(more);
         assert_eq!(out.verdict, Verdict::Next);
@@ -125,7 +128,7 @@ fn blocks(linked: &Linked, edges: &[u32]) -> Vec<u8> {
     [&timestamps(33, 977)[..], &[1, 1, 5, length], &bytes].concat()
 }
 
-/// What a client has behind a hole it has heard of the dead host, too.
+/// Data that a client has behind a gap came from the dead host, too.
 #[test]
 fn what_a_client_has_behind_a_hole_it_has_heard() {
     for v6 in [false, true] {
@@ -133,7 +136,7 @@ fn what_a_client_has_behind_a_hole_it_has_heard() {
             (&[90, 120][..], 120),
             (&[200, 300, 90, 120], 300),
             (&[10, 20], 70),
-            // More than it has room for nobody can have sent.
+            // A block beyond the client's window is impossible.
             (&[90, 1 << 25], 90),
         ] {
             let mut linked = restored(AckStrategy::Eager, v6);
@@ -147,7 +150,7 @@ fn what_a_client_has_behind_a_hole_it_has_heard() {
                 (first + 70, first + heard)
             );
         }
-        // Later, too: it was on its way.
+        // Later, too: the output was on the way.
         let mut linked = restored(AckStrategy::Eager, v6);
         linked.both.client(word(&linked, 100, 70));
         let later = word(&linked, 100, 70).options(&blocks(&linked, &[150, 200]));
@@ -188,7 +191,7 @@ fn late_events(linked: &mut Linked) -> usize {
     linked.both.events().iter().filter(late).count()
 }
 
-/// Some stacks leave blocks out of data that they send again: an acknowledgement has them.
+/// Some stacks leave SACK blocks out of retransmissions: an acknowledgement has the blocks.
 #[test]
 fn one_that_sends_again_is_asked_what_it_has_behind_a_hole() {
     for v6 in [false, true] {
@@ -201,7 +204,7 @@ fn one_that_sends_again_is_asked_what_it_has_behind_a_hole() {
         let told = word(&linked, 140, 50).options(&blocks(&linked, &[90, 120]));
         assert_eq!(heard(&mut linked, told), (Restored::Confirmed, 120));
         assert_eq!(late_events(&mut linked), 1);
-        // Others do not.
+        // Other stacks do not.
         let mut linked = restored(AckStrategy::Eager, v6);
         let again = word(&linked, 40, 50).options(&blocks(&linked, &[90, 120]));
         let again = again.payload(&[7; 100]);
@@ -209,7 +212,7 @@ fn one_that_sends_again_is_asked_what_it_has_behind_a_hole() {
     }
 }
 
-/// It says so before it sends again what is not recorded.
+/// The client shows the blocks before retransmitting unrecorded input.
 #[test]
 fn one_that_is_ahead_of_the_record_tells_what_it_has_behind_a_hole() {
     for v6 in [false, true] {
@@ -225,10 +228,10 @@ fn one_that_is_ahead_of_the_record_tells_what_it_has_behind_a_hole() {
     }
 }
 
-/// Without selective acknowledgements nobody knows what it has of an answer that is not recorded.
+/// Without SACK, the part of an unrecorded response that the client has is unknown.
 #[test]
 fn one_without_selective_acknowledgements_has_nothing_behind_a_hole_if_it_waits_for_nothing() {
-    // Of a head of so many bytes.
+    // Length of a recorded head.
     const WHOLE: u32 = 4096;
     let without = |head_left: u32, restored: Restored| {
         restored_with(AckStrategy::Eager, false, |flow| {
@@ -240,10 +243,10 @@ fn one_without_selective_acknowledgements_has_nothing_behind_a_hole_if_it_waits_
     for (from, payload, head_left, is) in [
         (100, 0, WHOLE - 1, Restored::Confirmed),
         (100, 0, WHOLE, Restored::GapUnknown),
-        // It says what is not recorded, and may have been answered.
+        // Unrecorded input, which may have been answered.
         (60, 41, WHOLE - 1, Restored::GapUnknown),
         (140, 0, WHOLE - 1, Restored::GapUnknown),
-        // These say nothing of what comes next.
+        // These segments do not show later input.
         (60, 40, WHOLE - 1, Restored::Unconfirmed),
         (99, 0, WHOLE, Restored::Unconfirmed),
     ] {
@@ -258,7 +261,8 @@ fn one_without_selective_acknowledgements_has_nothing_behind_a_hole_if_it_waits_
     assert_eq!(heard(&mut linked, word).0, Restored::Confirmed);
 }
 
-/// It goes on at once, and it is known of it until it has sent that again.
+/// The client continues at once; `snd_beyond_stable` stays until the client has retransmitted the
+/// missing input.
 #[test]
 fn one_that_is_ahead_of_a_server_with_state_is_heard() {
     let mut linked = restored_of(AckStrategy::Eager, false, true);
@@ -282,7 +286,7 @@ fn one_that_is_ahead_of_a_server_with_state_is_heard() {
     assert_eq!(linked.both.copies().len(), 2);
 }
 
-/// What comes again unrecorded may have been answered by the dead server.
+/// The dead server may have answered unrecorded input that comes again.
 #[test]
 fn no_turn_begins_before_the_client_has_heard_something_new() {
     let mut linked = restored(AckStrategy::Eager, false);
@@ -300,7 +304,7 @@ fn no_turn_begins_before_the_client_has_heard_something_new() {
     assert_eq!(asks(&mut linked, 71), doubted);
 }
 
-/// What the newest copy is, and what its client had heard of a dead host.
+/// Kind of the newest mirrored segment, and the end of the client's data from a dead host.
 fn last_copy(linked: &mut Linked) -> (SegmentKind, Option<SeqNumber>) {
     let copies = linked.both.copies();
     let payload = linked.payload(copies.last().expect("it is recorded"));
@@ -308,8 +312,8 @@ fn last_copy(linked: &mut Linked) -> (SegmentKind, Option<SeqNumber>) {
     (segment.flags().kind, segment.heard())
 }
 
-/// A host whose client has heard so much, and its new server, which has been given the record and speaks from the
-/// number behind this.
+/// A host whose client has received `heard` bytes, and the new server, which has the record and
+/// sends from the number after the result on.
 fn taken_over(v6: bool, heard: u32) -> (Linked, SeqNumber) {
     let mut linked = restored(AckStrategy::Eager, v6);
     linked.both.client(word(&linked, 100, heard));
@@ -317,14 +321,14 @@ fn taken_over(v6: bool, heard: u32) -> (Linked, SeqNumber) {
     (linked, theirs)
 }
 
-/// The server says so many bytes behind the first `at`.
+/// The server sends `bytes` bytes behind the first `at`.
 fn says(linked: &mut Linked, theirs: SeqNumber, at: u32, bytes: usize) -> Verdict {
     let said = segment(theirs + 1 + at, linked.both.c + 101).timestamps(71, 33);
     linked.both.server(said.payload(&vec![1; bytes])).verdict
 }
 
-/// The client has heard more than the heads of answers that are recorded: what it says may have been answered by its
-/// dead host, whose record of both was lost.
+/// The client has more output than the recorded heads: the dead host may have answered this input,
+/// and the record of input and response was lost.
 #[test]
 fn what_a_dead_host_may_have_answered_waits_until_all_that_was_heard_is_said_again() {
     for v6 in [false, true] {
@@ -343,8 +347,9 @@ fn what_a_dead_host_may_have_answered_waits_until_all_that_was_heard_is_said_aga
     }
 }
 
-/// The last number that it has heard may be the end of the server's stream, which the server may say again only when it
-/// has heard what ended it. If it was a byte, nobody knows of which answer.
+/// The last number of the client's data may be the FIN of the server, which the server may repeat
+/// only after the input that caused the FIN. If the number was a byte, the response of the byte is
+/// unknown.
 #[test]
 fn what_waits_for_the_end_alone_is_given_and_a_byte_in_its_place_is_none() {
     let (mut linked, theirs) = taken_over(false, 200);
@@ -385,13 +390,14 @@ fn one_that_was_told_more_than_is_recorded_is_not_heard() {
     assert!(linked.both.events().is_empty());
 }
 
-/// The bounds of what is believed, in the kernel as in the model.
+/// The bounds of credible numbers, in the kernel as in the model.
 #[test]
 fn one_that_guesses_is_not_heard() {
     const FULL: u32 = 65_535;
     let near = (FULL << CLIENT_SCALE) + (64 * 1024).max((FULL << CLIENT_SCALE) / 2);
     let (offered, lag, age) = ((FULL << SERVER_SCALE) + 1, 1 << 28, 1u32 << 28);
-    // How far below the end of the record, above what was acknowledged, and after 20 and 950.
+    // Distance below the end of the record, above the recorded acknowledgement, and after
+    // timestamps 20 and 950.
     for (back, ahead, stamps, heard) in [
         (0, near + lag, Some((0, 0)), true),
         (0, near + lag + 1, Some((0, 0)), false),
@@ -425,8 +431,8 @@ fn one_that_guesses_is_not_heard() {
     }
 }
 
-/// What the dead host may have sent is bounded by the room that the client had then, and when so much
-/// was said nothing is left of it.
+/// The client's former window bounds the output of the dead host; after that much output, the bound
+/// is dropped.
 #[test]
 fn what_only_the_dead_host_knew_is_forgotten() {
     let mut linked = restored(AckStrategy::Eager, false);
@@ -443,7 +449,8 @@ fn what_only_the_dead_host_knew_is_forgotten() {
     assert_eq!(says(&mut linked, 70), (70, Restored::Confirmed));
     assert_eq!(says(&mut linked, 71), (71, Restored::Confirmed));
     assert_eq!(says(&mut linked, 70 + room + 1), (71, Restored::Confirmed));
-    // Until the server of now has said more than that, it may have been said to something that is not recorded.
+    // Until the present server has sent more, an acknowledgement up to there may be of unrecorded
+    // output.
     assert_eq!(
         says(&mut linked, 70 + room),
         (70 + room, Restored::Confirmed)
@@ -484,7 +491,7 @@ fn a_client_may_know_nothing_of_it() {
 fn an_open_says_what_was_agreed_on() {
     for v6 in [false, true] {
         let mut linked = Linked::over(AckStrategy::Eager, v6, v6);
-        // Longer options than the next ones: nothing of them is left there.
+        // Longer options than the next SYN's: no rest of the options is left.
         linked.both.client(linked.both.syn().options(&[1; 40]));
         linked.both.client(linked.both.syn());
         let (open, _) = linked.answer();

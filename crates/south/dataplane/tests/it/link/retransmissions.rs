@@ -83,7 +83,7 @@ fn no_record_begins_in_the_middle_of_a_request() {
     linked.both.link_up(true);
     assert!(linked.both.reprotect(linked.both.key));
     let waits = Some(UnprotectedReason::AwaitsTurn);
-    // The client has heard all, and the server has all: and yet it is not the beginning.
+    // The client has all output, and the server has all input: still no request begins.
     assert_eq!(linked.says(9, b"a request"), Verdict::Next);
     assert_eq!(linked.both.flow().unprotected, waits, "the second half");
     linked.server_acks(18);
@@ -148,7 +148,7 @@ fn what_an_earlier_server_has_answered_begins_no_turn() {
     let heard = segment(c + 15, s + 4).timestamps(60, 903);
     linked.both.client(heard.clone());
 
-    // The next server knows half of it.
+    // The next server knows half of the request.
     linked.both.revive(s + 4);
     linked.both.server(linked.both.second_syn_ack(s2));
     let has_half = segment(s2 + 1, c + 6).timestamps(71, 60);
@@ -164,9 +164,9 @@ fn what_an_earlier_server_has_answered_begins_no_turn() {
     assert!(SegmentView::parse(&payload).unwrap().flags().kind != SegmentKind::Turn);
 }
 
-/// What a dead server has read, and nobody has recorded, is what led to what its client has heard: the new server has
-/// to be given that before it can say so much again. What the client says besides waits, and so does what is recorded:
-/// the replay gives both.
+/// A dead server has read unrecorded input, which led to the output that the client has. The new
+/// server needs this input before repeating that output. Other input of the client waits, and
+/// recorded input, too: the replay delivers both.
 #[test]
 fn what_was_read_and_not_recorded_does_not_wait_for_what_followed_from_it() {
     for v6 in [false, true] {

@@ -1,4 +1,4 @@
-//! What a spliced server says, again or for the first time.
+//! Output of a spliced server, repeated or new.
 
 use super::*;
 
@@ -17,7 +17,7 @@ fn output_that_the_client_has_is_acknowledged_for_it() {
     );
     assert_eq!(out.segment().option_bytes(), timestamps(12, 80));
     assert_eq!(out.segment().payload_len(), 0);
-    // What it has not acknowledged goes out, in its numbers.
+    // Output that the client has not acknowledged goes out, in the client's numbers.
     let out = lab.server(
         segment(S2 + 6, lab.c + 1)
             .timestamps(81, 11)

@@ -214,7 +214,8 @@ fn translation_maps_acknowledgement_echo_and_sack_blocks() {
     lab.crash();
     let s2 = SeqNumber(7_000);
     lab.splice(s2);
-    // The new server repeats 40 of the 100 bytes; 881 is its clock's 951.
+    // The new server repeats 40 of the 100 bytes; 881 on the new server's clock is 951 for the
+    // client.
     lab.server(
         segment(s2 + 1, lab.c + 1)
             .timestamps(75, 11)
@@ -233,7 +234,7 @@ fn translation_maps_acknowledgement_echo_and_sack_blocks() {
         &segment_out.option_bytes()[16..],
         [7031u32.to_be_bytes(), 7041u32.to_be_bytes()].concat()
     );
-    // What was acknowledged before the splice is more than the new server has said.
+    // The acknowledgement from before the splice is beyond the new server's output.
     let out = lab.client(segment(lab.c + 1, lab.s + 101).timestamps(20, 900));
     assert_eq!(out.segment().ack(), s2 + 41);
     assert_eq!(
@@ -242,7 +243,7 @@ fn translation_maps_acknowledgement_echo_and_sack_blocks() {
         "nothing older than the SYN-ACK"
     );
     assert_eq!(lab.south.counters().translated_in, 2);
-    // What nobody said stays invalid.
+    // An acknowledgement of output that no server has sent stays invalid.
     let out = lab.client(segment(lab.c + 1, lab.s + 102).timestamps(20, 960));
     assert_eq!(out.segment().ack(), s2 + 102);
 }

@@ -7,21 +7,21 @@ pub(super) const ANSWER: &[u8] = b"here it is";
 
 /// As long as a request may be that is left out.
 pub(super) const LONGEST: usize = 1400;
-/// How far behind a copy the next one is, bytes of the instream and of the outstream.
+/// Distance between mirrored segments, bytes of the instream and of the outstream.
 pub(super) const INSTREAM: u32 = 32 * 1024;
 pub(super) const OUTSTREAM: u32 = 64 * 1024;
 
-/// A copy: where it begins, its kind, and the read cursor that it carries, relative to the client's ISN.
+/// A mirrored segment: the beginning, the kind, and the read cursor, relative to the client's ISN.
 pub(super) type Copied = (u32, SegmentKind, Option<u32>);
 
 pub(super) fn noted(at: u32, up_to: u32) -> Copied {
     (at, SegmentKind::Noted, Some(up_to))
 }
 
-/// A client that asks, and a server that reads before it answers.
+/// A client that sends requests, and a server that reads before each response.
 pub(super) struct Exchange {
     pub(super) linked: Linked,
-    /// Where the client and the server go on, relative to their ISNs.
+    /// Next numbers of client and server, relative to both ISNs.
     pub(super) client: u32,
     pub(super) server: u32,
     /// The present server's own ISN.
@@ -29,7 +29,7 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Nothing is read yet.
+    /// Before the first read.
     pub(super) fn open(linked: Linked) -> Self {
         let linked = linked.open();
         Self {
@@ -66,7 +66,7 @@ impl Exchange {
         self.linked.both.c
     }
 
-    /// What the client asks next.
+    /// The client's next request.
     pub(super) fn request(&self, payload: &[u8]) -> Spec {
         segment(self.c() + self.client, self.linked.both.s + self.server)
             .timestamps(20 + self.client, 901)
@@ -79,7 +79,7 @@ impl Exchange {
         out.verdict
     }
 
-    /// The server has read it all, and the logger knows what.
+    /// The server has read all input, and the determinants of the reads are stable.
     pub(super) fn read_all(&mut self) {
         self.read_up_to(self.client);
     }
@@ -89,7 +89,7 @@ impl Exchange {
         self.linked.both.advance_cursor(key, c, c + at);
     }
 
-    /// Pure, if there is no payload. What the client is told of.
+    /// Output of the server, a pure ACK without payload. Returns the client's segment.
     pub(super) fn says(&mut self, payload: &[u8]) -> Out {
         let said = segment(self.theirs + self.server, self.c() + self.client)
             .timestamps(910, 21)
@@ -98,7 +98,7 @@ impl Exchange {
         self.linked.both.server(said)
     }
 
-    /// What the client is told to have said, relative to its ISN.
+    /// Sends a response. Returns the acknowledgement to the client, relative to the client's ISN.
     pub(super) fn answers(&mut self) -> u32 {
         let out = self.says(ANSWER);
         assert_eq!(out.verdict, Next);
@@ -111,7 +111,7 @@ impl Exchange {
         self.answers()
     }
 
-    /// Those of the client's segments since the last call.
+    /// The client's mirrored segments since the last call.
     pub(super) fn copies(&mut self) -> Vec<Copied> {
         let (key, c) = (self.linked.both.key, self.c());
         let flow = self.linked.both.flow().id;
@@ -131,14 +131,14 @@ impl Exchange {
         seen.collect()
     }
 
-    /// How many segments were left out so far.
+    /// Number of segments that were not mirrored so far.
     pub(super) fn left(&self) -> u64 {
         let left = self.linked.both.counted("mirror_skipped");
         assert_eq!(left, self.linked.both.model.counters().mirror_skipped);
         left
     }
 
-    /// How far the logger has it, relative to the client's ISN.
+    /// The logger's stable position, relative to the client's ISN.
     pub(super) fn stable(&self) -> u32 {
         let stable = self.linked.both.flow().log.stable;
         stable.0.wrapping_sub(self.c().0)
@@ -151,7 +151,8 @@ impl Exchange {
         assert_eq!(self.left(), left + 1);
     }
 
-    /// The present server's socket was made anew at the client's numbers, and it has read all.
+    /// The present server's socket was grafted at the client's numbers, and the server has read all
+    /// input.
     pub(super) fn graft(&mut self) {
         let both = &mut self.linked.both;
         let outstream = both.s + self.server;
