@@ -33,7 +33,7 @@ struct service {
 	__u64 heartbeat_timeout_ns;
 	__u32 cgroup_level;
 	__u32 crash_policy;
-	__u32 mark; /* base of the three marks below */
+	__u32 mark; /* the first of the MARKS marks below */
 	__u32 verify_head; /* outstream bytes recorded after the beginning of each turn */
 
 	__u64 heartbeat_ns; /* of `serve`, CLOCK_MONOTONIC */

@@ -45,6 +45,16 @@ static __always_inline bool is_crash(struct service *s, struct task_struct *task
 	return status && s->crash_policy == CRASH_ANY;
 }
 
+/* Shuts the gate. Whether the gate was open: of several threads that end on several processors, one shuts the gate.
+ * The kernel's atomic operations have at least four bytes: the others of the word stay as they are. */
+static __always_inline bool shut_gate(struct service *s)
+{
+	_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the lowest byte of a word is the first");
+	__u32 *word = (void *)s + (offsetof(struct service, gated) & ~3);
+	__u32 bit = 1u << (offsetof(struct service, gated) & 3) * 8;
+	return !(__sync_fetch_and_or(word, bit) & bit);
+}
+
 SEC("tp_btf/sched_process_exit")
 int BPF_PROG(on_exit, struct task_struct *task)
 {
@@ -59,8 +69,9 @@ int BPF_PROG(on_exit, struct task_struct *task)
 	__u32 number = process_number(task, s->pid_namespace);
 	if (!is_crash(s, task, number))
 		return 0;
+	if (!shut_gate(s))
+		return 0;
 	s->gated_ns = bpf_ktime_get_ns();
-	s->gated = 1;
 	struct event *e = bpf_ringbuf_reserve(&events, sizeof(*e), 0);
 	if (!e) {
 		count(COUNT_EVENTS_LOST);

@@ -233,13 +233,24 @@ fn a_thread_that_leaves_is_not_its_process_but_one_that_ends_it_is() {
     let (_, events) = run("os._exit(0)");
     assert_eq!((events, watched.gated()), (vec![], false));
     let (pid, events) = run("threading.Thread(target=lambda: os._exit(3)).start(); time.sleep(20)");
-    // Two threads that end on two processors at once may both tell the death: `serve` takes the first event alone.
-    assert!(matches!(events.len(), 1 | 2), "{events:?}");
-    assert!(
-        events.iter().all(|event| *event == exited(pid, 3)),
-        "{events:?}"
-    );
+    assert_eq!(events, [exited(pid, 3)]);
     assert!(watched.gated());
+}
+
+/// All threads end at once, on all processors.
+#[test]
+fn death_of_process_with_many_threads_is_told_once() {
+    let watched = Watched::new(CrashOn::Signal);
+    let program = "import os, threading, time\n\
+                   for _ in range(40): threading.Thread(target=time.sleep, args=(20,)).start()\n\
+                   os._exit(3)";
+    let script = watched.directory.path().join("threads.py");
+    std::fs::write(&script, program).expect("written");
+    for _ in 0..20 {
+        let (pid, events) = watched.run(&format!("exec python3 {}", script.display()), true);
+        assert_eq!(events, [exited(pid, 3)]);
+        watched.kernel.plane().new_incarnation().expect("it runs");
+    }
 }
 
 #[test]
