@@ -171,14 +171,21 @@ fn attach_tcx(
     pins: &PinDirectory,
 ) -> Result<(), DataplaneError> {
     begin_step();
-    let mut link = tcx_link(&program(object, name)?, interface.index).map_err(|source| {
-        DataplaneError::Attach {
-            program: name,
-            target: interface.name.clone(),
-            source,
-        }
-    })?;
+    let mut link = tcx_link(&program(object, name)?, interface.index)
+        .map_err(|source| failed(name, interface, source))?;
     pin_link(&mut link, pins, &format!("{name}_{}", interface.index))
+}
+
+fn failed(
+    program: &'static str,
+    interface: &Interface,
+    source: libbpf_rs::Error,
+) -> DataplaneError {
+    DataplaneError::Attach {
+        program,
+        target: interface.name.clone(),
+        source,
+    }
 }
 
 /// Where the link of a program to an interface is pinned.
@@ -201,11 +208,6 @@ fn tcx_link(program: &ProgramMut<'_>, ifindex: u32) -> Result<Link, libbpf_rs::E
 }
 
 fn attach_clsact(object: &Object, interface: &Interface) -> Result<Hooks, DataplaneError> {
-    let failed = |program, source| DataplaneError::Attach {
-        program,
-        target: interface.name.clone(),
-        source,
-    };
     let ifindex = i32::try_from(interface.index).unwrap_or(i32::MAX);
     let mut qdisc_is_ours = false;
     let mut filter = |name, point| -> Result<TcHook, DataplaneError> {
@@ -220,10 +222,11 @@ fn attach_clsact(object: &Object, interface: &Interface) -> Result<Hooks, Datapl
         match hook.create() {
             Ok(_) => qdisc_is_ours |= name == "ingress",
             Err(error) if error.kind() == libbpf_rs::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(failed(name, error)),
+            Err(error) => return Err(failed(name, interface, error)),
         }
         begin_step();
-        hook.attach().map_err(|error| failed(name, error))
+        hook.attach()
+            .map_err(|error| failed(name, interface, error))
     };
     let filters = [filter("ingress", TC_INGRESS)?, filter("egress", TC_EGRESS)?];
     Ok(Hooks::Clsact {

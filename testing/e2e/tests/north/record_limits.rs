@@ -2,8 +2,6 @@
 //! stateless server is reset when no client is connected.
 
 use std::{
-    fs,
-    os::unix::fs::FileExt as _,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
@@ -18,7 +16,9 @@ use e2e::{
 };
 use lab::Signal;
 
-use super::{STATEFUL_REQUIRE, await_condition, power_off, redis::Client, refusals::serve};
+use super::{
+    STATEFUL_REQUIRE, await_condition, power_off, redis::Client, refusals::serve, upgrade::upgrade,
+};
 
 /// A record that is soon full.
 const SMALL_LIMITS: [&str; 4] = ["--limit-total", "8MiB", "--limit-per-connection", "4MiB"];
@@ -56,18 +56,7 @@ fn ends_loudly(scene: &Scene, server: &Protected, why: &str) {
     let shown = server.outlive("status", &["--connections"]).stdout;
     assert!(shown.contains("1 open, all UNPROTECTED"), "{shown}");
 
-    server.kill_main(Signal::KILL);
-    let serving = server.wait_serving(1);
-    assert_eq!(serving["reset"], 1, "{serving}");
-    assert_eq!(client.answer_or_error(), None);
-    let mut client = Client::new(scene);
-    assert_eq!(client.ask(&["DBSIZE"]), ":0");
-    assert_eq!(client.ask(&["SET", "new", "kept"]), "+OK");
-
-    server.kill_main(Signal::KILL);
-    let serving = server.wait_serving(2);
-    assert_eq!(serving["recovered"], 1, "{serving}");
-    assert_eq!(client.ask(&["GET", "new"]), "kept");
+    assert_begins_anew(scene, server, client);
     assert_eq!(server.events_of("recording_stopped").len(), 1);
     assert_eq!(
         server.events_of("connection_reset").len(),
@@ -75,6 +64,28 @@ fn ends_loudly(scene: &Scene, server: &Protected, why: &str) {
         "{}",
         server.log()
     );
+}
+
+/// The server dies without a whole record: connections end, and the next incarnation is recorded.
+pub(super) fn assert_begins_anew(scene: &Scene, server: &Protected, mut client: Client) {
+    server.kill_main(Signal::KILL);
+    let serving = server.wait_serving(1);
+    assert_eq!(serving["reset"], 1, "{serving}");
+    assert_eq!(client.answer_or_error(), None);
+    let mut client = Client::new(scene);
+    assert_eq!(client.ask(&["DBSIZE"]), ":0");
+    assert_protection_resumed(server, client);
+}
+
+/// After the first recovery there is a record again.
+fn assert_protection_resumed(server: &Protected, mut client: Client) {
+    assert_eq!(client.ask(&["SET", "new", "kept"]), "+OK");
+    assert_eq!(status(server)["unprotected"], 0);
+    server.kill_main(Signal::KILL);
+    let serving = server.wait_serving(2);
+    let counts = (&serving["recovered"], &serving["reset"]);
+    assert_eq!(counts, (&1.into(), &0.into()), "{serving}");
+    assert_eq!(client.ask(&["GET", "new"]), "kept");
 }
 
 #[test]
@@ -108,22 +119,13 @@ fn next_serve_knows_ended_record() {
     assert_eq!(client.answer_or_error(), None);
 }
 
-/// After the first recovery there is a record again.
-fn assert_protection_resumed(scene: &Scene, server: &Protected) {
-    let mut client = Client::new(scene);
-    assert_eq!(client.ask(&["SET", "new", "kept"]), "+OK");
-    assert_eq!(status(server)["unprotected"], 0);
-    server.kill_main(Signal::KILL);
-    assert_eq!(server.wait_serving(2)["recovered"], 1);
-    assert_eq!(client.ask(&["GET", "new"]), "kept");
-}
-
 /// A full record leaves no room for another record: the server continues.
 #[test]
 fn full_record_of_other_version_is_ignored() {
     let scene = Scene::new("nversionfull");
     let flags = [&STATEFUL_REQUIRE[..], &SMALL_LIMITS].concat();
-    let server = scene.protect_with(&redis(&scene), &flags);
+    let definition = redis(&scene);
+    let mut server = scene.protect_with(&definition, &flags);
     let mut client = Client::new(&scene);
     fill_until(&mut client, || {
         !server.events_of("recording_stopped").is_empty()
@@ -133,33 +135,11 @@ fn full_record_of_other_version_is_ignored() {
     await_condition("nobody is connected", || {
         status(&server)["connections"] == 0
     });
-    becomes_another_versions(&scene, server, &flags);
-}
-
-/// `serve` finds the server's record to be another version's.
-fn becomes_another_versions(scene: &Scene, mut server: Protected, flags: &[&str]) {
-    let definition = redis(scene);
-    let mut client = Client::new(scene);
+    let mut client = Client::new(&scene);
     assert_eq!(client.ask(&["SET", "key", "value"]), "+OK");
-    server.kill_serve_itself();
-    let record = scene.run_dir().join(server.name()).join("memory/record");
-    let record = fs::File::options().write(true).open(record);
-    let (version, its_place) = (1u32.to_le_bytes(), 8);
-    let written = record.expect("it is there").write_at(&version, its_place);
-    assert_eq!(written.expect("it is written to"), 4);
-    server.succeed(scene, &definition, flags);
-    let told = server.wait_for("recording_stopped", 1);
-    assert!(
-        told["reason"].to_string().contains("another version"),
-        "{told}"
-    );
-    assert_eq!(status(&server)["unprotected"], 1);
-    assert_eq!(client.ask(&["GET", "key"]), "value", "it goes on");
-    server.kill_main(Signal::KILL);
-    let serving = server.wait_serving(1);
-    assert_eq!(serving["reset"], 1, "{serving}");
-    assert_eq!(client.answer_or_error(), None);
-    assert_protection_resumed(scene, &server);
+    upgrade(&scene, &mut server, &definition, &flags);
+    assert_eq!(client.ask(&["GET", "key"]), "value");
+    assert_begins_anew(&scene, &server, client);
 }
 
 #[test]
@@ -263,7 +243,7 @@ fn ended_record_resets_without_connections() {
     drop(client);
     server.wait_for("record_reset", 1);
     server.wait_serving(1);
-    assert_protection_resumed(&scene, &server);
+    assert_protection_resumed(&server, Client::new(&scene));
     server.assert_none_of("connection_reset");
 }
 

@@ -12,10 +12,11 @@ use e2e::{
 };
 use lab::Signal;
 
+use super::record_limits::assert_begins_anew;
 use super::{STATEFUL_REQUIRE, await_condition, power_off, redis::Client};
 
 /// The next version adopts the server.
-fn upgrade(scene: &Scene, server: &mut Protected, definition: &Server, flags: &[&str]) {
+pub(super) fn upgrade(scene: &Scene, server: &mut Protected, definition: &Server, flags: &[&str]) {
     server.kill_serve_itself();
     server.set_binary(next_outlive());
     server.succeed(scene, definition, flags);
@@ -24,25 +25,6 @@ fn upgrade(scene: &Scene, server: &mut Protected, definition: &Server, flags: &[
     assert!(reason.contains("another version of outlive"), "{told}");
     let status = status(server);
     assert_eq!(status["unprotected_by"]["recording_stopped"], 1, "{status}");
-}
-
-/// The server dies: connections end, and the new version records the new connections.
-fn begins_anew(scene: &Scene, server: &Protected, mut client: Client) {
-    server.kill_main(Signal::KILL);
-    let serving = server.wait_serving(1);
-    assert_eq!(serving["reset"], 1, "{serving}");
-    assert_eq!(client.answer_or_error(), None);
-    let mut client = Client::new(scene);
-    assert_eq!(client.ask(&["DBSIZE"]), ":0");
-    assert_eq!(client.ask(&["SET", "new", "kept"]), "+OK");
-    server.kill_main(Signal::KILL);
-    let serving = server.wait_serving(2);
-    assert_eq!(
-        (&serving["recovered"], &serving["reset"]),
-        (&1.into(), &0.into()),
-        "{serving}"
-    );
-    assert_eq!(client.ask(&["GET", "new"]), "kept");
 }
 
 #[test]
@@ -54,7 +36,7 @@ fn adopted_server_runs_on_without_record() {
     assert_eq!(client.ask(&["SET", "old", "value"]), "+OK");
     upgrade(&scene, &mut server, &definition, &STATEFUL_REQUIRE);
     assert_eq!(client.ask(&["GET", "old"]), "value");
-    begins_anew(&scene, &server, client);
+    assert_begins_anew(&scene, &server, client);
     server.stop();
 }
 
@@ -113,7 +95,7 @@ fn upgraded_serve_then_upgraded_logger_does_not_stop_answers() {
         linked.replace_logger(&next_outlive());
         assert_eq!(client.ask(&["GET", "old"]), "value");
     }
-    begins_anew(&scene, &linked.server, client);
+    assert_begins_anew(&scene, &linked.server, client);
     linked.server.stop();
 }
 
@@ -129,7 +111,7 @@ fn upgraded_logger_then_upgraded_serve_does_not_stop_answers() {
     assert_eq!(client.ask(&["GET", "old"]), "value");
     linked.replace_logger(&next_outlive());
     assert_eq!(client.ask(&["GET", "old"]), "value");
-    begins_anew(&scene, &linked.server, client);
+    assert_begins_anew(&scene, &linked.server, client);
     linked.server.stop();
 }
 
@@ -146,7 +128,7 @@ fn record_of_other_version_ends_after_death_of_adopting_serve() {
     linked.upgrade_serve();
     linked.logger.replace_dead_by(&next_outlive(), &scene);
     assert_eq!(client.ask(&["GET", "old"]), "value");
-    begins_anew(&scene, &linked.server, client);
+    assert_begins_anew(&scene, &linked.server, client);
     linked.server.stop();
 }
 

@@ -7,7 +7,7 @@ use libbpf_rs::{
 };
 
 use super::{
-    Attachment, HANDLE, Hooks, LinkDetails, PACKET_PROGRAMS, PRIORITY, attach_tcx, link_pin,
+    Attachment, HANDLE, Hooks, LinkDetails, PACKET_PROGRAMS, PRIORITY, attach_tcx, failed, link_pin,
 };
 use crate::{
     error::DataplaneError,
@@ -52,18 +52,6 @@ impl Attachment {
             hooks,
             arranged,
         }))
-    }
-}
-
-fn failed(
-    program: &'static str,
-    interface: &Interface,
-    source: libbpf_rs::Error,
-) -> DataplaneError {
-    DataplaneError::Attach {
-        program,
-        target: interface.name.clone(),
-        source,
     }
 }
 

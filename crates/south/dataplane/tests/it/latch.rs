@@ -239,7 +239,7 @@ fn a_thread_that_leaves_is_not_its_process_but_one_that_ends_it_is() {
 
 /// All threads end at once, on all processors.
 #[test]
-fn death_of_process_with_many_threads_is_told_once() {
+fn process_with_many_threads_has_one_death() {
     let watched = Watched::new(CrashOn::Signal);
     let program = "import os, threading, time\n\
                    for _ in range(40): threading.Thread(target=time.sleep, args=(20,)).start()\n\

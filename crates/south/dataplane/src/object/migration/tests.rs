@@ -110,6 +110,21 @@ impl Former {
             }
         }
     }
+
+    /// The error of a migration, which fails.
+    fn refusal(&self) -> DataplaneError {
+        match self.migrate() {
+            Ok(_) => panic!("it was migrated"),
+            Err(error) => error,
+        }
+    }
+
+    /// The migration fails with an error of these texts, and the former programs run on.
+    fn assert_refused(&self, texts: &[&str]) {
+        let error = self.refusal().to_string();
+        assert!(texts.iter().all(|text| error.contains(text)), "{error}");
+        assert_eq!(self.running(), ingress_of(&self.object));
+    }
 }
 
 fn id_of(pins: &PinDirectory, map: &str) -> u32 {
@@ -205,9 +220,7 @@ fn failed_migration_returns_to_old_programs() {
             // No object can be pinned under a name that belongs to a directory.
             let in_the_way = service.former.pin("link_egress_0");
             fs::create_dir(&in_the_way).unwrap();
-            let Err(error) = service.migrate() else {
-                panic!("it was migrated");
-            };
+            let error = service.refusal();
             assert!(matches!(error, DataplaneError::Pin { .. }), "{error}");
             assert_eq!(service.running(), old);
             assert!(!service.own.staged().exists() && !service.own.exists());
@@ -230,15 +243,7 @@ fn map_in_use_of_another_definition_is_refused() {
         let kind = libbpf_rs::MapType::RingBuf;
         let mut ring = MapHandle::create(kind, Some("events"), 0, 0, 1 << 16, &options).unwrap();
         ring.pin(&pin).unwrap();
-        let Err(error) = service.migrate() else {
-            panic!("it was migrated");
-        };
-        let text = error.to_string();
-        assert!(
-            text.contains("map events") && text.contains("in use"),
-            "{text}"
-        );
-        assert_eq!(service.running(), ingress_of(&service.object));
+        service.assert_refused(&["map events", "in use"]);
     });
 }
 
@@ -248,15 +253,7 @@ fn map_that_no_program_has_any_more_is_refused() {
         let service = Former::pinned(bpffs, AttachMode::Auto, 16);
         let (pin, renamed) = ("digest_keys", "keys_of_digests");
         fs::rename(service.former.pin(pin), service.former.pin(renamed)).unwrap();
-        let Err(error) = service.migrate() else {
-            panic!("it was migrated");
-        };
-        let text = error.to_string();
-        assert!(
-            text.contains("map keys_of_digests") && text.contains("no map of that name"),
-            "{text}"
-        );
-        assert_eq!(service.running(), ingress_of(&service.object));
+        service.assert_refused(&["map keys_of_digests", "no map of that name"]);
     });
 }
 
