@@ -44,7 +44,7 @@ impl Slot {
 /// The server's initial sequence number of a connection that began in `slot`.
 #[must_use]
 pub fn initial(key: &PoolKey, flow: &FlowKey, slot: Slot) -> SeqNumber {
-    let hash = key.hash(Use::Isn, flow, &[]);
+    let hash = key.hash(Use::Isn, flow, [0; 4]);
     SeqNumber(hash.wrapping_add(u32::from(slot.0) << SLOT_SHIFT))
 }
 

@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::hash::Hasher as _;
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 
 use siphasher::sip::SipHasher24;
 use wire::FlowKey;
@@ -21,18 +21,23 @@ pub(crate) enum Use {
     Agreed = 1,
     First = 2,
     Later = 3,
+    Unprotected = 4,
 }
 
 impl PoolKey {
-    /// Lower half of SipHash-2-4 of the use, the connection and more words.
-    pub(crate) fn hash(&self, hash_use: Use, flow: &FlowKey, words: &[u32]) -> u32 {
+    /// Lower half of SipHash-2-4 of the connection, the use and more words: whole words of 64 bits, as the program in the
+    /// kernel hashes.
+    pub(crate) fn hash(&self, hash_use: Use, flow: &FlowKey, words: [u32; 4]) -> u32 {
         let mut hasher = SipHasher24::new_with_key(&self.0);
-        hasher.write_u8(hash_use as u8);
         for end in [flow.client(), flow.server()] {
-            write_address(&mut hasher, end);
+            hasher.write(&mapped(end.ip()));
         }
+        for end in [flow.client(), flow.server()] {
+            hasher.write(&end.port().to_be_bytes());
+        }
+        hasher.write(&(hash_use as u32).to_le_bytes());
         for word in words {
-            hasher.write_u32(*word);
+            hasher.write(&word.to_le_bytes());
         }
         let [a, b, c, d, ..] = hasher.finish().to_le_bytes();
         u32::from_le_bytes([a, b, c, d])
@@ -40,13 +45,11 @@ impl PoolKey {
 }
 
 /// An IPv4 address is hashed as the IPv4-mapped IPv6 address: the program in the kernel has only that form.
-fn write_address(hasher: &mut SipHasher24, address: SocketAddr) {
-    let octets = match address.ip() {
+fn mapped(ip: IpAddr) -> [u8; 16] {
+    match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
         IpAddr::V6(ip) => ip.octets(),
-    };
-    hasher.write(&octets);
-    hasher.write_u16(address.port());
+    }
 }
 
 /// The secret is left out.

@@ -182,8 +182,21 @@ impl State {
     /// The tag of [`State::Agreed`]: 17 bits over the connection, the slot and the options.
     #[must_use]
     pub fn agreed_tag(key: &PoolKey, flow: &FlowKey, slot: Slot, options: ClientOptions) -> u32 {
-        let words = [slot_bits(slot), options.bits()];
-        low(key.hash(Use::Agreed, flow, &words), 17)
+        let words = [slot_bits(slot), options.bits(), 0, 0];
+        low(key.hash(Use::Agreed, flow, words), 17)
+    }
+
+    /// The tag of [`State::Agreed`] on a connection without protection. A member that sees the tag resets the
+    /// connection: the client may have a part of a response, or may have sent a part of a request.
+    #[must_use]
+    pub fn unprotected_tag(
+        key: &PoolKey,
+        flow: &FlowKey,
+        slot: Slot,
+        options: ClientOptions,
+    ) -> u32 {
+        let words = [slot_bits(slot), options.bits(), 0, 0];
+        low(key.hash(Use::Unprotected, flow, words), 17)
     }
 
     /// The tag of [`State::First`]: 6 bits over the connection, the slot, the options, the length of the header, and
@@ -198,7 +211,7 @@ impl State {
         version: u32,
     ) -> u8 {
         let words = [slot_bits(slot), options.bits(), header_len.into(), version];
-        low_byte(key.hash(Use::First, flow, &words), 6)
+        low_byte(key.hash(Use::First, flow, words), 6)
     }
 
     /// The tag of [`LaterPosition::Near`]: 5 bits over the connection, the options, the distance, and the version of
@@ -211,8 +224,8 @@ impl State {
         distance: u16,
         version: u32,
     ) -> u8 {
-        let words = [options.bits(), distance.into(), version];
-        low_byte(key.hash(Use::Later, flow, &words), 5)
+        let words = [options.bits(), distance.into(), version, 0];
+        low_byte(key.hash(Use::Later, flow, words), 5)
     }
 }
 
