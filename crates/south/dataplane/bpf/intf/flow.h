@@ -7,14 +7,7 @@
 #include "../lib/kernel.h"
 #include "../lib/packet.h"
 #include "digest.h"
-
-/* A connection, by its two ends. Addresses are IPv6 or v4-mapped, ports in network order. */
-struct flow_key {
-	__u8 client[16];
-	__u8 server[16];
-	__be16 client_port;
-	__be16 server_port;
-};
+#include "tuple.h"
 
 enum flow_mode {
 	FLOW_OBSERVED = 0, /* its server socket is the one that the client opened */

@@ -5,25 +5,13 @@
 #pragma once
 
 #include "../lib/kernel.h"
+#include "endpoint.h"
+#include "crash.h"
+#include "marks.h"
 
 /* Counts from the first release on. A build with OUTLIVE_NEXT_VERSION, for tests, is of the version after this
  * (src/pins.rs). */
 #define LAYOUT_VERSION 15
-/* Addresses of a service, each port of a range counted. */
-#define MOST_ADDRESSES 1024
-
-/* An address:port under protection. */
-struct endpoint {
-	__u8 address[16];
-	__be16 port;
-	__u16 pad;
-};
-
-enum crash_policy {
-	CRASH_SIGNAL = 0, /* any process by signal, the main process also by its status */
-	CRASH_ANY = 1,    /* a non-zero status of any process too */
-	CRASH_MAIN = 2,   /* of the main process alone: what becomes of another is its parent's affair */
-};
 
 /* One service, its settings and its life. Settings are written once, before anything is
  * attached; the rest by the programs. */
@@ -60,16 +48,6 @@ struct service {
 	__u32 digest_rate; /* bytes in a microsecond that each processor may digest whole; 0: none, 2^32 - 1: all */
 	__u8 mirror_version; /* of the frames in the ring, as agreed with the reader */
 };
-
-/* Marks of packets that we made ourselves; offsets from service.mark. A mark cannot come in
- * from the network, and setting one needs CAP_NET_ADMIN. */
-#define MARK_CLIENT_SPACE 0 /* for the server, to be translated like the client's own */
-#define MARK_SERVER_SPACE 1 /* for the server, as it is */
-#define MARK_TO_CLIENT 2    /* for the client, as it is */
-#define MARK_SEGMENT 3      /* a copy of a segment for the logger, still to be wrapped */
-#define MARK_TO_LOGGER 4    /* for the logger, as it is */
-#define MARK_TO_NEIGHBOUR 5 /* for the client, as it is; the link address of its neighbour is still to be found */
-#define MARKS 6
 
 enum counter {
 	COUNT_MIRRORED = 0,      /* instream segments recorded */

@@ -34,6 +34,7 @@ struct options {
 	__u8 authenticated; /* MD5 or AO */
 	__u8 stripped;
 	__u8 multipath;
+	__u8 window_scale_at; /* offset of the option; 0: absent */
 };
 
 struct option_walk {
@@ -77,6 +78,7 @@ static long walk_option(__u32 n, void *context)
 	else if (kind == OPTION_WINDOW_SCALE && len == 3) {
 		__u8 shift = h->tcp[in_header(i + 2)];
 		w->o.window_scale = shift > WINDOW_SCALE_MAX ? WINDOW_SCALE_MAX : shift;
+		w->o.window_scale_at = i;
 	} else if (kind == OPTION_SACK_PERMITTED && len == 2)
 		w->o.sack_permitted = 1;
 	else if (kind == OPTION_SACK && ((len - 2) & 7) == 0) {

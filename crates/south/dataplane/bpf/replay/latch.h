@@ -23,7 +23,9 @@
 
 #include "../lib/kernel.h"
 #include "../lib/packet.h"
+#include "../lib/death.h"
 #include "../lib/process.h"
+#include "../lib/socket.h"
 #include "../intf/flow.h"
 #include "../intf/service.h"
 #include "../intf/mirror.h"
@@ -32,27 +34,10 @@
 #include "mirror.h"
 #include "clamp.h"
 
-static __always_inline bool is_crash(struct service *s, struct task_struct *task, __u32 number)
-{
-	__u32 signal = task->exit_code & 0x7f, status = (task->exit_code >> 8) & 0xff;
-	bool main = number && number == s->main_pid;
-	if (main)
-		return signal || status;
-	if (s->crash_policy == CRASH_MAIN)
-		return false;
-	if (signal)
-		return signal != SIGPIPE;
-	return status && s->crash_policy == CRASH_ANY;
-}
-
-/* Shuts the gate. Whether the gate was open: of several threads that end on several processors, one shuts the gate.
- * The kernel's atomic operations have at least four bytes: the others of the word stay as they are. */
+/* Whether the gate was open. */
 static __always_inline bool shut_gate(struct service *s)
 {
-	_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the lowest byte of a word is the first");
-	__u32 *word = (void *)s + (offsetof(struct service, gated) & ~3);
-	__u32 bit = 1u << (offsetof(struct service, gated) & 3) * 8;
-	return !(__sync_fetch_and_or(word, bit) & bit);
+	return set_flag(s, offsetof(struct service, gated));
 }
 
 SEC("tp_btf/sched_process_exit")
@@ -63,11 +48,10 @@ int BPF_PROG(on_exit, struct task_struct *task)
 		return 0;
 	if (bpf_get_current_ancestor_cgroup_id(s->cgroup_level) != s->cgroup_id)
 		return 0;
-	/* One thread's own end is not the process's. */
-	if (task->signal->live.counter && !(task->signal->flags & SIGNAL_GROUP_EXIT))
+	if (!ends_process(task))
 		return 0;
 	__u32 number = process_number(task, s->pid_namespace);
-	if (!is_crash(s, task, number))
+	if (!is_crash(task, number, s->main_pid, s->crash_policy))
 		return 0;
 	if (!shut_gate(s))
 		return 0;
@@ -87,14 +71,6 @@ int BPF_PROG(on_exit, struct task_struct *task)
 	return 0;
 }
 
-static __always_inline void socket_address(__u8 *address, const struct in6_addr *v6, __be32 v4, bool is_v6)
-{
-	if (is_v6)
-		__builtin_memcpy(address, v6, 16);
-	else
-		map_v4(address, v4);
-}
-
 /* A listener's own address may be a wildcard: any endpoint with its port is meant. */
 static __always_inline bool listens_for_us(struct service *s, __be16 port, const __u8 *address)
 {
@@ -106,15 +82,6 @@ static __always_inline bool listens_for_us(struct service *s, __be16 port, const
 	if (!wildcard)
 		__builtin_memcpy(local.address, address, 16);
 	return bpf_map_lookup_elem(&endpoints, &local) != NULL;
-}
-
-/* Two segments may complete one handshake on two CPUs: each makes a socket, one finds its place
- * taken and is thrown away (inet_ehash_nolisten), and the connection goes on with the other. The
- * one that is thrown away has its port still; a socket that is closed has given it back. */
-static __always_inline bool came_second(struct sock *sk, int old_state, int new_state)
-{
-	return old_state == TCP_SYN_RECV && new_state == TCP_CLOSE &&
-	       BPF_CORE_READ((struct inet_connection_sock *)sk, icsk_bind_hash) != NULL;
 }
 
 /* Is it this flow's server socket? A SYN may have come for the same ends since it was taken out of the

@@ -22,6 +22,7 @@ fn defined(name: &str) -> Option<usize> {
     let headers = [
         include_str!("../../bpf/intf/read_cursor.h"),
         include_str!("../../bpf/intf/service.h"),
+        include_str!("../../bpf/intf/endpoint.h"),
     ];
     let mut lines = headers.iter().flat_map(|header| header.lines());
     let line = lines.find_map(|line| line.strip_prefix("#define ")?.strip_prefix(name));
