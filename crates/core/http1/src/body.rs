@@ -1,7 +1,7 @@
 //! The length of a message's body (RFC 9112, 6.3).
 
 use crate::fields::Fields;
-use crate::head::{Doubt, Method};
+use crate::head::{Doubt, Method, Protocol};
 
 /// How the end of a body is found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,8 +14,11 @@ pub enum BodyLength {
     UntilClose,
 }
 
-pub(crate) fn of_request(fields: &Fields<'_>) -> Result<BodyLength, Doubt> {
-    match (transfer_encoding(fields)?, content_length(fields)?) {
+pub(crate) fn of_request(fields: &Fields<'_>, protocol: Protocol) -> Result<BodyLength, Doubt> {
+    match (
+        transfer_encoding(fields, protocol)?,
+        content_length(fields)?,
+    ) {
         (Some(Coding::Chunked), None) => Ok(BodyLength::Chunked),
         (None, length) => Ok(BodyLength::Bytes(length.unwrap_or(0))),
         (Some(_), _) => Err(Doubt::AmbiguousLength),
@@ -24,10 +27,14 @@ pub(crate) fn of_request(fields: &Fields<'_>) -> Result<BodyLength, Doubt> {
 
 pub(crate) fn of_response(
     fields: &Fields<'_>,
+    protocol: Protocol,
     method: Method,
     status: u16,
 ) -> Result<BodyLength, Doubt> {
-    let lengths = (transfer_encoding(fields)?, content_length(fields)?);
+    let lengths = (
+        transfer_encoding(fields, protocol)?,
+        content_length(fields)?,
+    );
     if matches!(status, 100..=199 | 204 | 304) || method == Method::Head {
         return Ok(BodyLength::Bytes(0));
     }
@@ -45,11 +52,15 @@ enum Coding {
     Other,
 }
 
-fn transfer_encoding(fields: &Fields<'_>) -> Result<Option<Coding>, Doubt> {
+/// HTTP/1.0 has no transfer codings: some programs ignore the field, others do not (RFC 9112, 6.1).
+fn transfer_encoding(fields: &Fields<'_>, protocol: Protocol) -> Result<Option<Coding>, Doubt> {
     let value = match fields.value("transfer-encoding") {
         Err(Doubt::RepeatedField) => return Err(Doubt::AmbiguousLength),
         value => value?,
     };
+    if value.is_some() && protocol == Protocol::Http10 {
+        return Err(Doubt::AmbiguousLength);
+    }
     Ok(value.map(|value| {
         let last = value.rsplit(',').next().unwrap_or_default();
         match last.trim().eq_ignore_ascii_case("chunked") {

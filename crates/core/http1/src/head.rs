@@ -100,6 +100,7 @@ pub fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead<'_>>, Doubt> {
         return Err(Doubt::Malformed);
     };
     let fields = Fields::of(request.headers);
+    let protocol = protocol(request.version)?;
     Ok(Some(RequestHead {
         method: match method {
             "GET" => Method::Get,
@@ -107,8 +108,8 @@ pub fn parse_request(bytes: &[u8]) -> Result<Option<RequestHead<'_>>, Doubt> {
             _ => Method::Other,
         },
         target,
-        protocol: protocol(request.version)?,
-        body: body::of_request(&fields)?,
+        protocol,
+        body: body::of_request(&fields, protocol)?,
         fields,
         len,
     }))
@@ -128,10 +129,11 @@ pub fn parse_response(bytes: &[u8], method: Method) -> Result<Option<ResponseHea
     };
     let status = response.code.ok_or(Doubt::Malformed)?;
     let fields = Fields::of(response.headers);
+    let protocol = protocol(response.version)?;
     Ok(Some(ResponseHead {
         status,
-        protocol: protocol(response.version)?,
-        body: body::of_response(&fields, method, status)?,
+        protocol,
+        body: body::of_response(&fields, protocol, method, status)?,
         fields,
         len,
     }))
@@ -226,6 +228,10 @@ mod tests {
         );
         assert_eq!(
             request("Content-Length: 3\r\nContent-Length: 3\r\n"),
+            Err(Doubt::AmbiguousLength)
+        );
+        assert_eq!(
+            parse_request(b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"),
             Err(Doubt::AmbiguousLength)
         );
         assert_eq!(request(&"a: b\r\n".repeat(101)), Err(Doubt::TooManyFields));

@@ -5,6 +5,7 @@
 //!
 //! - [`isn`]: the keyed initial sequence number of each connection;
 //! - [`timestamp`]: the layout of timestamps, and the index that keeps round trips and PAWS (RFC 7323, 5) right;
+//! - [`head`]: summaries of heads, which the program in the kernel finds, too;
 //! - [`judge`]: whether a response of another server continues the client's part;
 //! - [`paper`]: the layout of the paper, for comparison.
 //!
@@ -16,6 +17,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod head;
 pub mod isn;
 pub mod judge;
 mod key;

@@ -33,7 +33,7 @@ fn headers(folder: &str) -> Vec<PathBuf> {
 }
 
 /// Compiles a program as `build.rs` does.
-fn compile(source: &Path, object: &Path) {
+pub(crate) fn compile(source: &Path, object: &Path) {
     let folder = concat!("-I", env!("CARGO_MANIFEST_DIR"), "/bpf");
     let mut builder = SkeletonBuilder::new();
     builder.source(source).obj(object).clang_args([
@@ -56,9 +56,9 @@ fn header_alone_compiles() {
         place.path().join("one.bpf.c"),
         place.path().join("one.bpf.o"),
     );
-    for folder in ["lib", "intf", "replay"] {
+    for folder in ["lib", "intf", "replay", "objects"] {
         let headers = headers(folder);
-        assert!(headers.len() > 8, "{folder} has only {headers:?}");
+        assert!(!headers.is_empty(), "{folder} has no headers");
         for header in headers {
             fs::write(&source, format!("#include \"{}\"\n", header.display())).expect("a file");
             compile(&source, &object);

@@ -10,6 +10,7 @@ mod control;
 mod digest;
 mod egress;
 mod fuzz;
+mod heads;
 mod ingress;
 mod instructions;
 mod jumbo;
