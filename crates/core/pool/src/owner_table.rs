@@ -5,20 +5,13 @@ use alloc::vec::Vec;
 
 use siphasher::sip::SipHasher24;
 
+pub use types::TableKind;
+
 /// Entries of a table of [`TableKind::Maglev`]: a prime, much larger than the number of members.
 pub const MAGLEV_ENTRY_COUNT: usize = 65_537;
 /// Keys of the two hashes of a member's name. Other keys make other tables: these belong to the protocol.
 const OFFSET_KEY: [u8; 16] = *b"outlive maglev 1";
 const STRIDE_KEY: [u8; 16] = *b"outlive maglev 2";
-
-/// How connections are spread over the members.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TableKind {
-    /// Maglev hashing (Eisenbud et al., NSDI 2016): a change of a member moves few connections of the other members.
-    Maglev,
-    /// The hash modulo the number of members, as in the paper (TRODS 2.1): a change moves almost all connections.
-    Modulo,
-}
 
 /// Position of a member in the sorted list of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
