@@ -22,7 +22,9 @@ pub use member::MemberLease;
 
 use std::time::Duration;
 
-use crate::Terms;
+use protocol::pool::Config;
+
+use crate::{Drift, Terms, TermsError};
 
 impl Terms {
     /// The terms of a pool: 25 to 250 ms. The takeover of a member costs the other members little, so a member that
@@ -33,5 +35,21 @@ impl Terms {
             least: Duration::from_millis(25),
             ..Self::default()
         }
+    }
+
+    /// The terms that the balancer of a pool tells a member.
+    ///
+    /// # Errors
+    /// No balancer of this program has these terms.
+    pub fn of_config(config: &Config) -> Result<Self, TermsError> {
+        let micros = |us: u32| Duration::from_micros(us.into());
+        let terms = Self {
+            term: micros(config.term_us),
+            least: micros(config.least_term_us),
+            drift: Drift::new(config.drift_ppm)?,
+            queue: micros(config.queue_us),
+            ..Self::of_pool()
+        };
+        terms.checked()
     }
 }

@@ -54,8 +54,11 @@ impl PoolGranter {
 
     /// A former life of the balancer admitted this member: a lease of any length may be in use.
     pub fn assume(&mut self, membership: u64) {
-        let detector = FailureDetector::new(&self.terms);
-        self.insert(membership, self.settled_at, detector);
+        let (settled_at, detector) = (self.settled_at, FailureDetector::new(&self.terms));
+        self.insert(membership, settled_at, detector);
+        if let Some(lease) = self.memberships.get_mut(&membership) {
+            lease.silent_at = lease.silent_at.max(settled_at);
+        }
     }
 
     fn insert(&mut self, membership: u64, silent_at: Duration, detector: FailureDetector) {
