@@ -11,8 +11,9 @@ use crate::{
 };
 
 /// All formats. The order is that of the table in `CONTRIBUTING.md`.
-const FORMATS: [Format; 10] = [
+const FORMATS: [Format; 11] = [
     dataplane::FORMAT,
+    dataplane::BALANCE_FORMAT,
     protocol::mirror::FORMAT,
     protocol::link::FORMAT,
     protocol::control::FORMAT,
