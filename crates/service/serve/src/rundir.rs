@@ -18,7 +18,7 @@ use rustix::{
 };
 use serde::Serialize;
 
-use crate::{error::ServeError, images, instance, logger_client, options, sysctl_backup, vip};
+use crate::{error::ServeError, images, instance, logger_client, options, sysctl_backup};
 
 const DEFAULT_DIRECTORY: &str = "/run/outlive";
 
@@ -244,7 +244,7 @@ impl Lock {
             sysctl_backup::FILE,
             instance::FILE,
             TEMPORARY_FILE,
-            vip::FILE,
+            service_addresses::FILE,
             options::FILE,
             "lock",
         ] {
