@@ -129,6 +129,11 @@ pub enum Refused {
         "the service has an IPv6 address, which no IPv4 neighbour is given packets for: choose an IPv6 --member-address"
     )]
     NeedsIpv6,
+    /// The balancer reaches the address through a router, or not at all.
+    #[error(
+        "the address is on no network of the balancer: choose a --member-address on a common network"
+    )]
+    NotOnLink,
     /// The pool has as many members as a pool may have.
     #[error("the pool has {most} members, which is the limit", most = super::MEMBER_COUNT_MAX)]
     Full,

@@ -88,6 +88,7 @@ fn balancer_messages() -> Vec<BalancerMessage> {
         Refused::AddressTaken,
         Refused::Dead,
         Refused::NeedsIpv6,
+        Refused::NotOnLink,
         Refused::Full,
     ];
     let mut all = vec![
