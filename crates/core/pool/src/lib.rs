@@ -21,6 +21,6 @@ mod owner_table;
 mod register;
 
 pub use flow_hash::{FLOW_HASH_LEN, flow_hash, flow_hash_input};
-pub use monitor::{DrainError, Event, Monitor, Output, Settings, StreamId};
+pub use monitor::{DrainError, Event, MemberState, Monitor, Output, Settings, StreamId};
 pub use owner_table::{MAGLEV_ENTRY_COUNT, MemberIndex, OwnerTable, TableError, TableKind};
 pub use register::{MemoryRegister, Register, Written};

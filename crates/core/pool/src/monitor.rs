@@ -20,7 +20,7 @@ use protocol::pool::{
 };
 
 use crate::register::{Register, Written};
-pub use event::{DrainError, Event, Output};
+pub use event::{DrainError, Event, MemberState, Output};
 
 /// Dead memberships that are remembered. Forgotten memberships are refused, too: a member that continues must be known.
 const DEAD_COUNT_MAX: usize = 4096;
@@ -120,10 +120,14 @@ impl<R: Register> Monitor<R> {
         &self.table
     }
 
-    /// Members with a stream, and the time of the newest message.
-    pub fn last_messages(&self) -> impl Iterator<Item = (&MemberName, Option<StreamId>, Duration)> {
-        let members = self.members.iter();
-        members.map(|(name, member)| (name, member.stream, member.heard))
+    /// The living members, also those that are not in the table yet.
+    pub fn members(&self) -> impl Iterator<Item = MemberState<'_>> {
+        self.members.values().map(|member| MemberState {
+            entry: &member.entry,
+            is_connected: member.stream.is_some(),
+            is_leased: member.leased,
+            heard: member.heard,
+        })
     }
 
     /// The next thing for the caller to do.
@@ -134,7 +138,7 @@ impl<R: Register> Monitor<R> {
     /// When [`Monitor::on_time`] is due, without new input.
     #[must_use]
     pub fn due_at(&self) -> Option<Duration> {
-        let settles = (self.desired() != self.table.members).then_some(self.settled_at);
+        let settles = (!self.is_current()).then_some(self.settled_at);
         self.granter.expires_at().into_iter().chain(settles).min()
     }
 
@@ -255,6 +259,10 @@ impl<R: Register> Monitor<R> {
         leased.map(|member| member.entry.clone()).collect()
     }
 
+    fn is_current(&self) -> bool {
+        self.table.kind == self.settings.kind && self.table.members == self.desired()
+    }
+
     /// Writes the table if the members have changed.
     fn reconcile(&mut self, now: Duration) {
         loop {
@@ -262,14 +270,13 @@ impl<R: Register> Monitor<R> {
                 self.proposes = false;
                 self.adopt(written, now);
             }
-            let desired = self.desired();
-            if self.proposes || now < self.settled_at || desired == self.table.members {
+            if self.proposes || now < self.settled_at || self.is_current() {
                 return;
             }
             let table = Table {
                 epoch: self.table.epoch.saturating_add(1),
                 kind: self.settings.kind,
-                members: desired,
+                members: self.desired(),
             };
             self.proposes = true;
             self.register.propose(self.table.epoch, table);

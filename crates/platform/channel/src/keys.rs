@@ -92,8 +92,8 @@ impl Key {
         format!("{}:{digits}", self.name)
     }
 
-    /// A secret for another purpose, which tells nothing about this key: HMAC-BLAKE2s of the label. Equal keys give equal
-    /// secrets on every host, and in every version of this program.
+    /// A secret for another purpose, which tells nothing about this key: HMAC-BLAKE2s of the label. Equal keys give
+    /// equal secrets on every host, and in every version of this program.
     ///
     /// # Errors
     /// [`ChannelError::Internal`].

@@ -90,6 +90,8 @@ impl RunDir {
             .flatten()
             .flatten()
             .filter_map(|entry| entry.file_name().into_string().ok())
+            // A directory of `outlive balance`: no service's name begins with a dot.
+            .filter(|name| !name.starts_with('.'))
             .collect();
         names.sort();
         names

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use protocol::pool::{BalancerMessage, MemberAddress, MemberName, Refused, Table};
+use protocol::pool::{BalancerMessage, MemberAddress, MemberName, Refused, Table, TableMember};
 
 use super::StreamId;
 
@@ -66,6 +66,19 @@ pub enum Event {
         /// The reason.
         reason: Refused,
     },
+}
+
+/// A living member, for the operator.
+#[derive(Debug, Clone, Copy)]
+pub struct MemberState<'a> {
+    /// Name and addresses.
+    pub entry: &'a TableMember,
+    /// The member has a stream.
+    pub is_connected: bool,
+    /// The member was granted a lease.
+    pub is_leased: bool,
+    /// When the newest message of the member arrived.
+    pub heard: Duration,
 }
 
 /// Why a member is not drained.
