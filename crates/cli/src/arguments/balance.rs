@@ -55,7 +55,13 @@ pub(crate) struct Balance {
     #[arg(long, value_name = "TIME", default_value = "130s", value_parser = units::duration, help_heading = "Members")]
     pub(crate) quiescence: Duration,
     /// What must be equal on two members before a download continues on the other member
-    #[arg(long, value_enum, value_name = "VALIDATORS", default_value = "etag", help_heading = "Members")]
+    #[arg(
+        long,
+        value_enum,
+        value_name = "VALIDATORS",
+        default_value = "etag",
+        help_heading = "Members"
+    )]
     pub(crate) version_check: Check,
     #[command(flatten, next_help_heading = "Service")]
     pub(crate) file: ConfigFile,
