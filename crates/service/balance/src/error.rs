@@ -62,7 +62,7 @@ pub enum BalanceError {
     #[error("cannot make the key of the pool: {0}")]
     PoolKey(#[from] ChannelError),
     /// No member can get a lease of this length.
-    #[error("--lease: {0}")]
+    #[error("--lease: {}", lease_rule(*.0))]
     Lease(#[from] TermsError),
     /// Another balancer of this name runs.
     #[error("another `outlive balance` runs as {0}: stop that balancer, or choose another --name")]
@@ -174,6 +174,15 @@ impl From<AddressError> for BalanceError {
             AddressError::Dataplane(error) => Self::Dataplane(error),
             error => Self::Address(error),
         }
+    }
+}
+
+fn lease_rule(error: TermsError) -> String {
+    match error {
+        TermsError::Longest => {
+            "a lease lasts at most 2 s: for so long, the next balancer waits for members that it does not hear".into()
+        }
+        other => other.to_string(),
     }
 }
 
