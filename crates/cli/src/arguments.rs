@@ -11,9 +11,11 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::units::{self, Addresses};
 
+mod balance;
 pub(crate) mod lab;
 mod make;
 
+pub(crate) use balance::{Balance, BalanceStatus, BalanceVerb};
 pub(crate) use make::{Make, Speculate, SpeculateRun};
 
 /// TCP connections that outlive the processes that serve them.
@@ -64,7 +66,7 @@ pub(crate) enum Verb {
     /// serve` asks before its start. A negative answer gives the reason. The exit status is the status with which
     /// `outlive serve` would end. A question about an option that is not given is left out.
     Check(Box<Check>),
-    /// Remove the remains of an `outlive serve` that was killed
+    /// Remove the remains of an `outlive serve` that was killed, or of a balancer
     Clean(Clean),
     /// Print a new key for a key file, by which a service and a logger trust each other
     ///
@@ -83,6 +85,16 @@ pub(crate) enum Verb {
     /// the logger. The owner of a key in the key file may read and write records. The datagrams between a service and
     /// its logger are authenticated, but not secret: use a private network.
     Logger(Logger),
+    /// Balance the connections of a pool of servers over its members
+    ///
+    /// Clients connect to one address. The balancer hands the packets of each connection to a member of the pool, and
+    /// keeps no state of connections. Members are web servers on the same network as the balancer, which have the
+    /// service's address, too, and answer the clients directly. Members connect to --listen, and send only by leases: a
+    /// member that does not renew its lease falls silent, and is declared dead when it is silent for certain.
+    ///
+    /// When this command ends, packets go to the members of the last table for the length of a lease. The next
+    /// `outlive balance` of this name goes on with that table. `outlive clean` takes everything down.
+    Balance(Balance),
     /// Run make in the background on every save, and show the result on request
     ///
     /// `outlive make --watch` does the work of `make` on every save. This work is concealed: no file changes, and
@@ -605,7 +617,7 @@ pub(crate) struct Check {
 
 #[derive(Debug, Args)]
 pub(crate) struct Clean {
-    /// Name of the service [default: every service without a running `outlive serve`]
+    /// Name of the service or pool [default: all without a running `outlive serve` or `outlive balance`]
     pub(crate) service: Option<String>,
     /// Kill a server that is still running
     #[arg(long)]

@@ -17,6 +17,7 @@ use serve::{
 
 use crate::{
     arguments::{Check, Clean, Events, Key, OfService, ShowHistory, Status},
+    balance_command,
     exit::{Outcome, failed},
     serve_command, stdout, units,
 };
@@ -412,13 +413,25 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
     }
     let run_dir = RunDir::new(arguments.run.run_dir.clone());
     let all = arguments.service.is_none();
-    let names = arguments
-        .service
-        .clone()
-        .map_or_else(|| run_dir.services(), |name| vec![name]);
+    let pools = balance::leftovers(&arguments.run.run_dir);
+    let is_named = |name: &String| arguments.service.as_ref().is_none_or(|named| named == name);
+    let pools: Vec<String> = pools.into_iter().filter(is_named).collect();
+    let mut names = run_dir.services();
+    names.retain(is_named);
+    // Without a service or a pool of this name, the message is about services.
+    if let (Some(name), true) = (&arguments.service, names.is_empty() && pools.is_empty()) {
+        names.push(name.clone());
+    }
     let mut outcome = Outcome::Done;
-    let mut running = Vec::new();
-    let count = names.len();
+    let (mut running, mut running_pools) = (Vec::new(), Vec::new());
+    let count = names.len() + pools.len();
+    for name in pools {
+        match balance_command::clean(arguments, &name) {
+            Outcome::NotNow if all => running_pools.push(name),
+            Outcome::Done => {}
+            failed => outcome = failed,
+        }
+    }
     for name in names {
         match serve::clean::clean(&run_dir, &name, arguments.kill, history.as_deref()) {
             Ok(cleaned) if arguments.json => {
@@ -449,20 +462,23 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
             Err(error) => outcome = failed(&error),
         }
     }
-    if running.len() == count && !arguments.json {
-        line(&nothing_to_clean(&run_dir, &running));
+    if running.len() + running_pools.len() == count && !arguments.json {
+        line(&nothing_to_clean(&run_dir, &running, &running_pools));
     }
     outcome
 }
 
-fn nothing_to_clean(run_dir: &RunDir, running: &[String]) -> String {
-    match running {
-        [] => format!("nothing to clean in {run_dir}"),
-        names => format!(
-            "nothing to clean in {run_dir}: `outlive serve` runs for {}",
+fn nothing_to_clean(run_dir: &RunDir, services: &[String], pools: &[String]) -> String {
+    let mut text = format!("nothing to clean in {run_dir}");
+    let running = [("serve", services), ("balance", pools)];
+    let running = running.into_iter().filter(|(_, names)| !names.is_empty());
+    for (separator, (command, names)) in [": ", "; "].iter().zip(running) {
+        text += &format!(
+            "{separator}`outlive {command}` runs for {}",
             names.join(", ")
-        ),
+        );
     }
+    text
 }
 
 pub(crate) fn key(arguments: &Key) -> Outcome {
@@ -492,9 +508,12 @@ mod tests {
     #[test]
     fn running_services_explain_empty_clean() {
         let run_dir = RunDir::new("/run/outlive".into());
-        let none = nothing_to_clean(&run_dir, &[]);
+        let none = nothing_to_clean(&run_dir, &[], &[]);
         assert_eq!(none, "nothing to clean in /run/outlive");
-        let two = nothing_to_clean(&run_dir, &["web".to_owned(), "mail".to_owned()]);
+        let services = ["web".to_owned(), "mail".to_owned()];
+        let two = nothing_to_clean(&run_dir, &services, &[]);
         assert_eq!(two, format!("{none}: `outlive serve` runs for web, mail"));
+        let all = nothing_to_clean(&run_dir, &services, &["pool".to_owned()]);
+        assert_eq!(all, format!("{two}; `outlive balance` runs for pool"));
     }
 }

@@ -5,6 +5,7 @@
 #![deny(clippy::print_stdout)]
 
 mod arguments;
+mod balance_command;
 mod commands;
 mod config;
 mod exit;
@@ -119,6 +120,7 @@ fn main() -> std::process::ExitCode {
         Verb::Clean(clean) => commands::clean(&clean),
         Verb::Key(key) => commands::key(&key),
         Verb::Logger(logger) => logger_command::run(&logger),
+        Verb::Balance(balance) => balance_command::run(&balance),
         Verb::Make(make) => make_command::make(make),
         Verb::Speculate(speculate) => speculate_command::speculate(*speculate),
         Verb::Version(options) => version::version(&options),

@@ -213,6 +213,18 @@ pub(crate) fn service_name(text: &str) -> Result<String, String> {
     }
 }
 
+/// The name of a pool: of a directory and of pins.
+pub(crate) fn pool_name(text: &str) -> Result<String, String> {
+    let name: Result<protocol::pool::MemberName, _> = text.parse();
+    match name {
+        Ok(name) if !text.starts_with('.') => Ok(name.to_string()),
+        _ => Err(format!(
+            "{text:?} is no name of a pool: use 1 to {most} letters, digits, '.', '_' or '-', and no '.' at the beginning",
+            most = protocol::pool::MemberName::LEN_MAX
+        )),
+    }
+}
+
 fn split(text: &str) -> (&str, &str) {
     let end = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')

@@ -11,11 +11,13 @@ use crate::{
 };
 
 /// All formats. The order is that of the table in `CONTRIBUTING.md`.
-const FORMATS: [Format; 9] = [
+const FORMATS: [Format; 11] = [
     dataplane::FORMAT,
+    dataplane::BALANCE_FORMAT,
     protocol::mirror::FORMAT,
     protocol::link::FORMAT,
     protocol::control::FORMAT,
+    protocol::pool::FORMAT,
     channel::FORMAT,
     wal::FORMAT,
     logger::LEASES_FORMAT,

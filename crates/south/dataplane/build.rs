@@ -13,6 +13,11 @@ fn main() {
         .obj(out.join("hold.bpf.o"))
         .clang_args(&flags)
         .build();
+    let balance = SkeletonBuilder::new()
+        .source("bpf/balance.bpf.c")
+        .obj(out.join("balance.bpf.o"))
+        .clang_args(&flags)
+        .build_and_generate(out.join("balance.skel.rs"));
     if env::var_os("CARGO_FEATURE_NEXT_VERSION").is_some() {
         flags.push("-DOUTLIVE_NEXT_VERSION");
     }
@@ -21,7 +26,7 @@ fn main() {
         .obj(&object)
         .clang_args(&flags)
         .build_and_generate(out.join("replay.skel.rs"));
-    if let Err(error) = hold.and(replay) {
+    if let Err(error) = hold.and(balance).and(replay) {
         eprintln!("{error:?}");
         eprintln!(
             "the BPF programs need clang 14 or later and libelf: apt-get install clang libelf-dev"

@@ -6,6 +6,7 @@
 
 mod logs;
 mod messages;
+mod pool;
 
 use std::{fs, path::Path};
 
@@ -14,6 +15,7 @@ use messages::{
     control_socket, datagrams, frames, north, openings, packets, requests, responses, said,
     strangers, with_size,
 };
+use pool::pool_messages;
 
 fn main() {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
@@ -48,6 +50,7 @@ fn main() {
                 .collect(),
         ),
     );
+    keep("pool", with_size(pool_messages()));
     keep("control_socket", control_socket());
     keep("channel", strangers());
     keep("north", north());

@@ -199,7 +199,7 @@ fn environment(page: &str) -> &'static [Item] {
             ),
             (
                 "NOTIFY_SOCKET, WATCHDOG_USEC",
-                "Set by systemd: outlive serve, standby and logger tell that they are ready, and that they go on.",
+                "Set by systemd: outlive serve, standby, logger and balance tell that they are ready, and that they go on.",
             ),
         ],
     }
@@ -245,6 +245,10 @@ fn files(page: &str) -> &'static [Item] {
             (
                 "/run/outlive/NAME/",
                 "Socket, lock and notes of a service (--run-dir, OUTLIVE_RUN_DIR).",
+            ),
+            (
+                "/run/outlive/.balance/NAME/",
+                "Socket, lock and notes of outlive balance.",
             ),
             (
                 "/etc/outlive/NAME.toml",
@@ -306,6 +310,17 @@ fn examples_of(page: &str) -> &'static [Item] {
                 "outlive logger release web --logger 10.0.0.9:7600 --key-file keys",
             ),
         ],
+        "outlive-balance" => &[
+            (
+                "Balance a pool, and bring the address up on eth0:",
+                "(umask 077; outlive key > keys)\noutlive balance --address 10.0.0.10:80 --address-device eth0 --listen 10.0.0.1:7700 --key-file keys",
+            ),
+            ("Show the members of the pool:", "outlive balance status"),
+        ],
+        "outlive-balance-status" => &[(
+            "Show the members of the pool as JSON:",
+            "outlive balance status --json",
+        )],
         "outlive-logger-release" => &[(
             "Declare the host of the service web gone for good:",
             "outlive logger release web --logger 10.0.0.9:7600 --key-file keys",

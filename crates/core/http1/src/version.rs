@@ -6,6 +6,8 @@ use crate::body::BodyLength;
 use crate::head::{Doubt, ResponseHead};
 use crate::range::ContentRange;
 
+pub use types::VersionCheck;
+
 /// The version of an object, as a response tells.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectVersion {
@@ -17,19 +19,6 @@ pub struct ObjectVersion {
     pub last_modified: Option<String>,
     /// `Content-Encoding`, as sent.
     pub content_encoding: Option<String>,
-}
-
-/// Which validators must be equal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VersionCheck {
-    /// The strong entity tag, or `Last-Modified` if a response has no strong tag; the length.
-    Etag,
-    /// `Last-Modified` and the length: for servers with different forms of entity tags.
-    Modified,
-    /// The length.
-    Length,
-    /// Nothing: the operator says that all servers have the same bytes.
-    Off,
 }
 
 /// Why two responses are not of one version.

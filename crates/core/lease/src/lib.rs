@@ -12,7 +12,9 @@
 //! - A holder needs no lease while no *standby* could take over. Before a standby can, the holder has to confirm that
 //!   the data plane enforces a lease.
 //!
-//! Both are pure. Time is an argument: a [`Duration`](std::time::Duration) since an origin of each host
+//! In a pool many hosts may send at once, each by a lease of its own: [`pool`].
+//!
+//! All are pure. Time is an argument: a [`Duration`](std::time::Duration) since an origin of each host
 //! (`CLOCK_BOOTTIME`). Clocks of two hosts are never compared. Messages may be lost, late, doubled and out of order.
 //! **Panics:** none.
 
@@ -21,6 +23,7 @@
 mod detector;
 mod granter;
 mod holder;
+pub mod pool;
 mod terms;
 
 pub use detector::FailureDetector;

@@ -25,6 +25,12 @@ impl Drift {
         }
     }
 
+    /// The bound, in millionths.
+    #[must_use]
+    pub const fn parts_per_million(self) -> u32 {
+        self.parts_per_million
+    }
+
     /// The longest advance of a clock in which no more than `time` has passed, with certainty: rounded down.
     #[must_use]
     pub fn at_most(self, time: Duration) -> Duration {

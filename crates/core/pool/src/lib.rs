@@ -1,7 +1,10 @@
 //! A pool of servers behind an address.
 //!
-//! [`OwnerTable`] says which member owns which connection. Balancers and members make the table from the list of
-//! members alone: equal lists make equal tables, in any order and on any machine.
+//! - [`Monitor`] knows which members are alive, and writes the table of members.
+//! - A [`Register`] keeps the newest table. Each table has an epoch; a table replaces the table of the epoch before.
+//! - [`OwnerTable`] says which member owns which connection. Balancers and members make the owners from the table
+//!   alone: equal tables make equal owners, in any order and on any machine.
+//! - [`flow_hash`] is the hash of a connection, also in the programs of the kernel.
 //!
 //! The crate does no I/O and reads no clock.
 
@@ -12,6 +15,12 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod flow_hash;
+mod monitor;
 mod owner_table;
+mod register;
 
+pub use flow_hash::{FLOW_HASH_LEN, flow_hash, flow_hash_input};
+pub use monitor::{DrainError, Event, MemberState, Monitor, Output, Settings, StreamId};
 pub use owner_table::{MAGLEV_ENTRY_COUNT, MemberIndex, OwnerTable, TableError, TableKind};
+pub use register::{MemoryRegister, Register, Written};

@@ -3,22 +3,16 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use protocol::pool::Table;
 use siphasher::sip::SipHasher24;
+
+pub use types::TableKind;
 
 /// Entries of a table of [`TableKind::Maglev`]: a prime, much larger than the number of members.
 pub const MAGLEV_ENTRY_COUNT: usize = 65_537;
 /// Keys of the two hashes of a member's name. Other keys make other tables: these belong to the protocol.
 const OFFSET_KEY: [u8; 16] = *b"outlive maglev 1";
 const STRIDE_KEY: [u8; 16] = *b"outlive maglev 2";
-
-/// How connections are spread over the members.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TableKind {
-    /// Maglev hashing (Eisenbud et al., NSDI 2016): a change of a member moves few connections of the other members.
-    Maglev,
-    /// The hash modulo the number of members, as in the paper (TRODS 2.1): a change moves almost all connections.
-    Modulo,
-}
 
 /// Position of a member in the sorted list of names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -63,6 +57,31 @@ impl OwnerTable {
             TableKind::Maglev => maglev(&sorted, &indexes),
         };
         Ok(Self { owners })
+    }
+
+    /// The owners by a table of members. A [`MemberIndex`] is a position in [`Table::members`]. Members that drain own
+    /// no connections.
+    ///
+    /// # Errors
+    /// Two names are equal, or the members are too many.
+    pub fn of(table: &Table) -> Result<Self, TableError> {
+        let members = table.members.iter().enumerate();
+        let mut owning: Vec<(&str, usize)> = members
+            .filter(|(_, member)| !member.draining)
+            .map(|(position, member)| (member.name.as_str(), position))
+            .collect();
+        owning.sort_unstable();
+        let names: Vec<&str> = owning.iter().map(|(name, _)| *name).collect();
+        let mut owners = Self::new(table.kind, &names)?;
+        let positions: Option<Vec<MemberIndex>> = owning
+            .iter()
+            .map(|(_, position)| u16::try_from(*position).ok().map(MemberIndex))
+            .collect();
+        let positions = positions.ok_or(TableError::TooManyMembers)?;
+        for owner in &mut owners.owners {
+            *owner = positions[usize::from(owner.0)];
+        }
+        Ok(owners)
     }
 
     /// The owner of a connection with this hash. `None` without members.
@@ -209,6 +228,31 @@ mod tests {
         let table = table(TableKind::Modulo, &["b", "a", "c"]);
         let owners: Vec<Option<MemberIndex>> = (0..4).map(|hash| table.owner(hash)).collect();
         assert_eq!(owners, [0, 1, 2, 0].map(|index| Some(MemberIndex(index))));
+    }
+
+    #[test]
+    fn draining_member_has_no_connections() {
+        let member = |name: &str, draining| protocol::pool::TableMember {
+            name: name.parse().unwrap(),
+            membership: 1,
+            address: protocol::pool::MemberAddress::new([10, 0, 0, 1].into()).unwrap(),
+            claim_port: core::num::NonZeroU16::MAX,
+            draining,
+        };
+        for kind in [TableKind::Maglev, TableKind::Modulo] {
+            let members = vec![member("c", false), member("b", true), member("a", false)];
+            let table = Table {
+                epoch: 1,
+                kind,
+                members,
+            };
+            let owners = OwnerTable::of(&table).unwrap();
+            let others = OwnerTable::new(kind, &["a", "c"]).unwrap();
+            for (owner, other) in owners.entries().iter().zip(others.entries()) {
+                assert_eq!(owner.0, [2, 0][usize::from(other.0)]);
+            }
+            assert_eq!(owners.entries().len(), others.entries().len());
+        }
     }
 
     #[test]

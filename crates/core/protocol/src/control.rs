@@ -44,14 +44,14 @@
 //! [`MAX_DATA`] and [`RecordSummary::PER_MESSAGE`] are the limits of a message.
 
 mod claim;
-mod framed;
+pub(crate) mod framed;
 mod lease;
 mod messages;
 mod opening;
 mod parts;
 mod reader;
 mod stream;
-mod values;
+pub(crate) mod values;
 
 use crate::Versions;
 
@@ -112,6 +112,11 @@ pub enum ControlError {
         "both ends of the control stream ask, or both answer: the stream is connected the wrong way round"
     )]
     WrongWay,
+    /// The peer speaks about another subject: a member of a pool has reached a logger, or `serve` a balancer.
+    #[error(
+        "the peer speaks {}: the address is that of another program of outlive", .0.subject()
+    )]
+    OtherSubject(Role),
     /// No version is common to both ends.
     #[error(
         "this program speaks {ours} of the control stream, the peer {theirs}: upgrade the older program, one version at a time"

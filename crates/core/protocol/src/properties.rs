@@ -6,8 +6,7 @@ use core::{cmp::Ordering, fmt::Debug};
 use wire::{FlowId, FlowKey};
 
 use crate::control::{
-    Agreed, ControlError, Decoder, MAX_MESSAGE, Message, Opening, Request, Response, VERSIONS,
-    encode,
+    Agreed, ControlError, Decoder, MAX_MESSAGE, Message, Opening, Request, Response, encode,
 };
 use crate::link::{
     ACK_LEN, Ack, Determinants, Head, KeySet, KeySlot, Kind, LinkKey, OPEN_LEN, Open, Probe,
@@ -15,6 +14,7 @@ use crate::link::{
     seal, seal_head, seal_said,
 };
 use crate::mirror::{self, MirrorFrame};
+use crate::pool::{BalancerMessage, MemberMessage};
 use crate::{Digest, Versions};
 
 /// A parsed frame is encoded as the same bytes. In another version, the frame has the same values,
@@ -66,12 +66,31 @@ pub fn control_stream(bytes: &[u8]) {
     from_any_peer::<Response>(stream, size);
 }
 
+/// Like [`control_stream`], for both directions of the stream of a pool.
+///
+/// # Panics
+///
+/// If the property does not hold.
+pub fn pool_stream(bytes: &[u8]) {
+    let Some((size, stream)) = bytes.split_first() else {
+        return;
+    };
+    let size = usize::from(*size) + 1;
+    from_any_peer::<MemberMessage>(stream, size);
+    from_any_peer::<BalancerMessage>(stream, size);
+}
+
 fn from_any_peer<M: Message + PartialEq + Debug>(stream: &[u8], size: usize) {
-    let newest = VERSIONS.newest();
+    let ours = M::FROM.versions();
+    let newest = ours.newest();
     let newer = Versions::new(newest, newest + 1).expect("a range");
     let older = Versions::only(newest);
     let agreed = |ours, theirs| Agreed::on(ours, theirs).expect("they agree");
-    for agreed in [Agreed::OWN, agreed(VERSIONS, newer), agreed(newer, older)] {
+    for agreed in [
+        Agreed::own(M::FROM),
+        agreed(ours, newer),
+        agreed(newer, older),
+    ] {
         same_in_pieces::<M>(stream, agreed, size);
     }
     opened::<M>(stream, size);
@@ -84,12 +103,13 @@ fn same_in_pieces<M: Message + PartialEq + Debug>(stream: &[u8], agreed: Agreed,
     for message in &messages {
         encode(message, agreed, &mut out).expect("a message that was read can be written");
     }
-    if agreed == Agreed::OWN {
+    let own = Agreed::own(M::FROM);
+    if agreed == own {
         assert!(stream.starts_with(&out));
         let unread = stream.len() - out.len();
         assert!(error.is_some() || unread < 4 + MAX_MESSAGE);
     }
-    let own = Decoder::<M>::new(Agreed::OWN);
+    let own = Decoder::<M>::new(own);
     let again = read_in_pieces(own, &out, out.len().max(1));
     assert_eq!((&again.0, again.1), (&messages, None));
     let pieces = read_in_pieces(whole(), stream, size);
@@ -98,7 +118,8 @@ fn same_in_pieces<M: Message + PartialEq + Debug>(stream: &[u8], agreed: Agreed,
 
 /// The opening is read as it is written, and a stream without an opening has no messages.
 fn opened<M: Message + PartialEq + Debug>(stream: &[u8], size: usize) {
-    let (messages, error) = read_in_pieces(Decoder::<M>::at_opening(VERSIONS), stream, size);
+    let (messages, error) =
+        read_in_pieces(Decoder::<M>::at_opening(M::FROM.versions()), stream, size);
     match Opening::read(M::FROM, stream) {
         Ok(Some(opening)) => assert!(stream.starts_with(&opening.encode())),
         Ok(None) => assert!(stream.len() < Opening::LEN && messages.is_empty() && error.is_none()),

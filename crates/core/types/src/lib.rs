@@ -4,9 +4,11 @@
 #![forbid(unsafe_code)]
 
 mod format;
+mod pool;
 mod replay;
 mod unprotected;
 
 pub use format::{Format, Reads};
+pub use pool::{TableKind, VersionCheck};
 pub use replay::{ClientFin, ReplayMode};
 pub use unprotected::UnprotectedReason;

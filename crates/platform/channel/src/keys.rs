@@ -18,6 +18,16 @@ use std::{
 };
 
 use rand::{TryRngCore, rngs::OsRng};
+use snow::{
+    error::InitStage,
+    params::HashChoice,
+    resolvers::{CryptoResolver, DefaultResolver},
+};
+
+use crate::ChannelError;
+
+/// Room for a digest of any hash of Noise.
+const HASH_BYTES_MAX: usize = 64;
 
 /// A pre-shared key and the name of the key at both ends.
 #[derive(Clone, PartialEq, Eq)]
@@ -80,6 +90,22 @@ impl Key {
     pub fn line(&self) -> String {
         let digits: String = self.secret.iter().map(|b| format!("{b:02x}")).collect();
         format!("{}:{digits}", self.name)
+    }
+
+    /// A secret for another purpose, which tells nothing about this key: HMAC-BLAKE2s of the label. Equal keys give
+    /// equal secrets on every host, and in every version of this program.
+    ///
+    /// # Errors
+    /// [`ChannelError::Internal`].
+    pub fn derive(&self, label: &str) -> Result<[u8; 16], ChannelError> {
+        let missing = || ChannelError::Internal(snow::Error::Init(InitStage::GetHashImpl));
+        let hash = DefaultResolver.resolve_hash(&HashChoice::Blake2s);
+        let mut digest = [0; HASH_BYTES_MAX];
+        hash.ok_or_else(missing)?
+            .hmac(&self.secret, label.as_bytes(), &mut digest);
+        let mut derived = [0; 16];
+        derived.copy_from_slice(&digest[..16]);
+        Ok(derived)
     }
 
     pub(crate) const fn secret(&self) -> &[u8; 32] {

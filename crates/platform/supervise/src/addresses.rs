@@ -208,6 +208,33 @@ impl Addresses {
             }))
     }
 
+    /// The number of the device on whose link `to` is. `None`: this host has the address, or packets go through a
+    /// router, or there is no way.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel does not say.
+    pub fn device_of_neighbour(&mut self, to: IpAddr) -> io::Result<Option<u32>> {
+        let route = self.route(to, None)?;
+        let route = route.filter(|route| route.header.kind == RouteType::Unicast);
+        let attributes = route.map(|route| route.attributes).unwrap_or_default();
+        let is_routed = |attribute: &RouteAttribute| {
+            matches!(
+                attribute,
+                RouteAttribute::Gateway(_) | RouteAttribute::Via(_)
+            )
+        };
+        if attributes.iter().any(is_routed) {
+            return Ok(None);
+        }
+        Ok(attributes
+            .into_iter()
+            .find_map(|attribute| match attribute {
+                RouteAttribute::Oif(device) => Some(device),
+                _ => None,
+            }))
+    }
+
     /// The route that a packet would take.
     fn route(&mut self, to: IpAddr, from: Option<IpAddr>) -> io::Result<Option<RouteMessage>> {
         let mut message = RouteMessage::default();

@@ -15,7 +15,7 @@ use crate::{
     instance::Instance,
     logger_client, options, preflight,
     rundir::{Lock, RunDir},
-    sysctl_backup, vip,
+    sysctl_backup,
 };
 
 /// The removed remains.
@@ -112,7 +112,7 @@ pub(crate) fn remove_rest(
     if Instance::of(lock.directory()).is_ok_and(|instance| instance.epoch().is_some()) {
         destroy_sockets(&options::addresses(lock.directory()), |_, _, _| true)?;
     }
-    cleaned.addresses = vip::take_down(lock.directory())?;
+    cleaned.addresses = service_addresses::take_down(lock.directory())?;
     let pins = PinDirectory::new(bpffs.path(), host_name).all();
     for pins in pins.iter().filter(|pins| pins.exists()) {
         cleaned.programs = true;

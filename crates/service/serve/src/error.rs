@@ -11,6 +11,7 @@ use channel::{ChannelError, KeyFileError};
 use dataplane::{DataplaneError, MOST_ADDRESSES};
 use protocol::control::ControlError;
 use serde::Serialize;
+use service_addresses::{AddressError, LinkLayer};
 use supervise::{CgroupError, DestroyError, Exit, SpawnError, StopError, mounts::MountError};
 
 use crate::options;
@@ -58,7 +59,7 @@ pub enum ServeError {
     /// Another host answers for an address that is to be brought up.
     #[error(
         "another host on {device} has {ip} ({}): end the service there, or remove the address (`ip address del`). Two hosts that serve {ip} in turn need the same --name, and `outlive standby` on the second host. If a router answers for all addresses: --take-address",
-        link_layer(mac)
+        LinkLayer(*mac)
     )]
     AddressInUse {
         /// The address.
@@ -438,10 +439,6 @@ fn advised(error: &ControlError) -> String {
     }
 }
 
-fn link_layer(mac: &[u8; 6]) -> String {
-    mac.map(|octet| format!("{octet:02x}")).join(":")
-}
-
 /// A logger that knows us not, or not this version, is not waited for.
 fn of_channel(error: &ChannelError) -> Fault {
     match error {
@@ -503,6 +500,17 @@ fn unreachable(at: &SocketAddr, error: &ChannelError) -> String {
 }
 
 /// Adds the attempted operation to an I/O error.
+impl From<AddressError> for ServeError {
+    fn from(error: AddressError) -> Self {
+        match error {
+            AddressError::NoDevice(device) => Self::NoDevice(device),
+            AddressError::InUse { ip, device, mac } => Self::AddressInUse { ip, device, mac },
+            AddressError::System { what, source } => Self::System { what, source },
+            AddressError::Dataplane(error) => Self::Dataplane(error),
+        }
+    }
+}
+
 pub(crate) trait SystemContext<T> {
     fn doing(self, what: &'static str) -> Result<T, ServeError>;
 }

@@ -19,7 +19,6 @@ mod error_codes;
 pub mod event_log;
 mod events;
 mod executor;
-mod garp;
 mod images;
 mod instance;
 mod known_servers;
@@ -42,7 +41,6 @@ mod size;
 mod standby_eligibility;
 mod status;
 mod sysctl_backup;
-mod vip;
 
 pub use checkpoint::sandbox::{
     Purpose as RoomPurpose, SANDBOX_COMMAND as ROOM_VERB, run as run_room,

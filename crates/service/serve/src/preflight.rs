@@ -20,7 +20,7 @@ use crate::{
     error::{Fault, ServeError, SystemContext},
     events::JSON_VERSION,
     instance::Instance,
-    known_servers, link, options, standby_eligibility, vip,
+    known_servers, link, options, standby_eligibility,
 };
 
 /// The answer to a question.
@@ -146,7 +146,7 @@ fn file_systems_here() -> Result<(), ServeError> {
 /// Can these addresses be protected here, and are the ports free? With a device, an address may be absent still.
 fn addresses_on(addresses: &[SocketAddr], device: Option<&str>) -> Result<(), ServeError> {
     if let Some(device) = device {
-        vip::check(device)?;
+        service_addresses::check(device)?;
     }
     if addresses.is_empty() {
         return Err(ServeError::NoAddress);
@@ -386,7 +386,7 @@ pub(crate) fn layout(bpffs: &Path, config: &ServeConfig) -> Result<(), ServeErro
 pub(crate) fn neighbours(config: &ServeConfig) -> Result<(), ServeError> {
     match &config.address_device {
         Some(device) if !config.standby && !config.take_address => {
-            vip::refuse_in_use(device, &config.addresses)
+            Ok(service_addresses::refuse_in_use(device, &config.addresses)?)
         }
         _ => Ok(()),
     }
@@ -473,7 +473,7 @@ fn among_hosts(config: &ServeConfig, may: bool) -> Vec<Finding> {
     };
     let mut findings = Vec::new();
     // The question about addresses names a missing device.
-    if may && vip::check(device).is_ok() {
+    if may && service_addresses::check(device).is_ok() {
         let good = "no other host answers for the addresses";
         findings.push(finding("neighbours", neighbours(config), good));
     }

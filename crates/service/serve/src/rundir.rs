@@ -18,7 +18,7 @@ use rustix::{
 };
 use serde::Serialize;
 
-use crate::{error::ServeError, images, instance, logger_client, options, sysctl_backup, vip};
+use crate::{error::ServeError, images, instance, logger_client, options, sysctl_backup};
 
 const DEFAULT_DIRECTORY: &str = "/run/outlive";
 
@@ -90,6 +90,8 @@ impl RunDir {
             .flatten()
             .flatten()
             .filter_map(|entry| entry.file_name().into_string().ok())
+            // A directory of `outlive balance`: no service's name begins with a dot.
+            .filter(|name| !name.starts_with('.'))
             .collect();
         names.sort();
         names
@@ -244,7 +246,7 @@ impl Lock {
             sysctl_backup::FILE,
             instance::FILE,
             TEMPORARY_FILE,
-            vip::FILE,
+            service_addresses::FILE,
             options::FILE,
             "lock",
         ] {

@@ -28,8 +28,8 @@ use crate::{
     setup::Resources,
     standby_eligibility,
     status::ConnectionStatus,
-    vip::VirtualAddresses,
 };
+use service_addresses::VirtualAddresses;
 
 /// Poll interval of flows that are being spliced or replayed.
 const REPLAY_POLL_INTERVAL: Duration = Duration::from_micros(200);

@@ -26,7 +26,7 @@ use crate::{
     logger_client::{FIRST_START_TIMEOUT, LoggerClient},
     options, preflight,
     rundir::Lock,
-    standby_eligibility, sysctl_backup, vip,
+    standby_eligibility, sysctl_backup,
 };
 
 /// Silence of `serve` after which the programs let everything pass.
@@ -169,7 +169,8 @@ impl Resources {
     /// Take everything down after the end of the server. `over`: no host will want the records at a remote logger.
     pub(crate) fn remove(mut self, over: bool) -> Result<(), ServeError> {
         // Before there are no programs any more, or the kernel would have the last word.
-        let taken_down = vip::take_down(self.lock.directory());
+        let taken_down = service_addresses::take_down(self.lock.directory());
+        let taken_down = taken_down.map_err(ServeError::from);
         if let Some(lease) = self.lease.take() {
             // Another host may serve at once: without programs, this host must not send any more.
             let released = lease

@@ -41,7 +41,7 @@ pub(crate) const PACKET_PROGRAMS: [&str; 2] = ["ingress", "egress"];
 
 /// First among all filters: a filter that accepts a packet would keep the packet from later
 /// filters. Other programs are unlikely to use this handle.
-const PRIORITY: u32 = 1;
+pub(crate) const PRIORITY: u32 = 1;
 const HANDLE: u32 = 0x6f75;
 
 /// Both programs on one interface. Dropping an attachment leaves pinned links and clsact filters in
@@ -148,7 +148,7 @@ pub(crate) fn program<'obj>(
         .ok_or(DataplaneError::Missing(name))
 }
 
-fn lacks_tcx(error: &DataplaneError) -> bool {
+pub(crate) fn lacks_tcx(error: &DataplaneError) -> bool {
     matches!(error, DataplaneError::Attach { source, .. }
         if source.kind() == libbpf_rs::ErrorKind::InvalidInput
             || source.kind() == libbpf_rs::ErrorKind::Unsupported)
@@ -164,7 +164,7 @@ fn attach_both_tcx(
         .try_for_each(|name| attach_tcx(object, name, interface, pins))
 }
 
-fn attach_tcx(
+pub(crate) fn attach_tcx(
     object: &Object,
     name: &'static str,
     interface: &Interface,
@@ -176,7 +176,7 @@ fn attach_tcx(
     pin_link(&mut link, pins, &format!("{name}_{}", interface.index))
 }
 
-fn failed(
+pub(crate) fn failed(
     program: &'static str,
     interface: &Interface,
     source: libbpf_rs::Error,
@@ -188,9 +188,14 @@ fn failed(
     }
 }
 
+/// Name of the pin of the link of a program to an interface.
+pub(crate) fn link_name(name: &str, interface: &Interface) -> String {
+    format!("{LINK_PREFIX}{name}_{}", interface.index)
+}
+
 /// Where the link of a program to an interface is pinned.
-fn link_pin(pins: &PinDirectory, name: &str, interface: &Interface) -> PathBuf {
-    pins.pin(&format!("{LINK_PREFIX}{name}_{}", interface.index))
+pub(crate) fn link_pin(pins: &PinDirectory, name: &str, interface: &Interface) -> PathBuf {
+    pins.pin(&link_name(name, interface))
 }
 
 /// libbpf-rs has no TCX attachment.

@@ -10,6 +10,7 @@ mod abi;
 mod announce;
 mod asking;
 mod attach;
+mod balance;
 mod error;
 mod inject;
 mod interfaces;
@@ -24,6 +25,10 @@ mod step;
 pub use announce::Announcer;
 pub use asking::holder_of;
 pub use attach::{AttachMode, detach_clsact};
+pub use balance::{
+    BALANCE_FORMAT, Balance, BalanceCounters, BalanceMember, BalanceSettings, BalanceTable,
+    MEMBER_COUNT_MAX, balance_pins, pinned_balancers, remove_balancer,
+};
 pub use error::DataplaneError;
 pub use inject::{Injector, MAX_INJECTED, Space};
 pub use interfaces::{Interface, check_settings, ethernet_interfaces, netns_cookie};

@@ -22,7 +22,7 @@ mod reading;
 mod settings;
 mod slow_start;
 #[cfg(test)]
-mod test_namespace;
+pub(crate) mod test_namespace;
 
 use std::{collections::BTreeSet, io, os::fd::BorrowedFd};
 
@@ -107,7 +107,7 @@ fn is_internal(name: &str) -> bool {
     name.contains('.')
 }
 
-fn map(object: &Object, name: &'static str) -> Result<MapHandle, DataplaneError> {
+pub(crate) fn map(object: &Object, name: &'static str) -> Result<MapHandle, DataplaneError> {
     let map = object
         .maps()
         .find(|map| map.name() == name)
@@ -364,7 +364,7 @@ pub(crate) fn log_libbpf() {
 
 /// Reason why the programs are not loaded: a kernel without a feature differs from a missing
 /// permission.
-fn not_loaded(source: libbpf_rs::Error) -> DataplaneError {
+pub(crate) fn not_loaded(source: libbpf_rs::Error) -> DataplaneError {
     match source.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => DataplaneError::NotPermitted { source },
         _ => DataplaneError::Load { source },

@@ -13,9 +13,9 @@ use serde::{
 };
 
 /// The name by which [`super::reader`] knows a frame.
-pub(super) const FRAME: &str = "frame";
+pub(crate) const FRAME: &str = "frame";
 
-pub(super) fn serialize<T: Serialize, S: Serializer>(
+pub(crate) fn serialize<T: Serialize, S: Serializer>(
     value: &T,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
@@ -27,7 +27,7 @@ pub(super) fn serialize<T: Serialize, S: Serializer>(
     frame.end()
 }
 
-pub(super) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+pub(crate) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     struct Inside<T>(PhantomData<fn() -> T>);
@@ -48,7 +48,7 @@ pub(super) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
 }
 
 /// Lists of framed elements.
-pub(super) mod list {
+pub(crate) mod list {
     use core::marker::PhantomData;
 
     use serde::{
@@ -59,16 +59,16 @@ pub(super) mod list {
 
     /// Most bytes of memory that the elements of a list take. An element may take more than its encoding: without a
     /// limit a megabyte of empty elements would become a hundred.
-    pub(in crate::control) const LIST_BYTES_MAX: usize = 8 << 20;
+    pub(crate) const LIST_BYTES_MAX: usize = 8 << 20;
 
     const TOO_LONG: &str = "a list is too long";
 
     /// A list never has more elements of this type.
-    pub(in crate::control) const fn most<T>() -> usize {
+    pub(crate) const fn most<T>() -> usize {
         LIST_BYTES_MAX / size_of::<T>()
     }
 
-    pub(in crate::control) fn check<T, S: Serializer>(len: usize) -> Result<(), S::Error> {
+    pub(crate) fn check<T, S: Serializer>(len: usize) -> Result<(), S::Error> {
         match len > most::<T>() {
             true => Err(S::Error::custom(TOO_LONG)),
             false => Ok(()),
@@ -89,7 +89,7 @@ pub(super) mod list {
         }
     }
 
-    pub(in crate::control) fn serialize<T: Serialize, S: Serializer>(
+    pub(crate) fn serialize<T: Serialize, S: Serializer>(
         list: &[T],
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
@@ -97,7 +97,7 @@ pub(super) mod list {
         serializer.collect_seq(list.iter().map(Framed))
     }
 
-    pub(in crate::control) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Vec<T>, D::Error> {
         struct List<T>(PhantomData<fn() -> T>);

@@ -3,14 +3,14 @@
 //! | offset | field | |
 //! |---|---|---|
 //! | 0 | magic | `OLctl` |
-//! | 5 | role `u8` | 1: the end that asks; 2: the end that answers |
+//! | 5 | role `u8` | 1: the end that asks; 2: the end that answers; 3: a member of a pool; 4: the balancer of a pool |
 //! | 6 | oldest `u8` | oldest version of the control stream that this end speaks, above 0 |
 //! | 7 | newest `u8` | newest version |
 //!
 //! The layout is the same in all versions: an end that reads an opening does not know the version of the peer yet.
 
 use super::{ControlError, VERSIONS};
-use crate::Versions;
+use crate::{Versions, pool};
 
 const MAGIC: [u8; 5] = *b"OLctl";
 
@@ -21,6 +21,10 @@ pub enum Role {
     Asks,
     /// The logger: answers.
     Answers,
+    /// A member of a pool: begins the stream ([`crate::pool`]).
+    Member,
+    /// The balancer of a pool.
+    Balancer,
 }
 
 impl Role {
@@ -28,6 +32,45 @@ impl Role {
         match self {
             Self::Asks => 1,
             Self::Answers => 2,
+            Self::Member => 3,
+            Self::Balancer => 4,
+        }
+    }
+
+    const fn of_code(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(Self::Asks),
+            2 => Some(Self::Answers),
+            3 => Some(Self::Member),
+            4 => Some(Self::Balancer),
+            _ => None,
+        }
+    }
+
+    /// The other end of the same stream.
+    const fn peer(self) -> Self {
+        match self {
+            Self::Asks => Self::Answers,
+            Self::Answers => Self::Asks,
+            Self::Member => Self::Balancer,
+            Self::Balancer => Self::Member,
+        }
+    }
+
+    /// The versions of the stream that this program speaks.
+    #[must_use]
+    pub const fn versions(self) -> Versions {
+        match self {
+            Self::Asks | Self::Answers => VERSIONS,
+            Self::Member | Self::Balancer => pool::STREAM_VERSIONS,
+        }
+    }
+
+    /// The subject of the stream, for people.
+    pub(super) const fn subject(self) -> &'static str {
+        match self {
+            Self::Asks | Self::Answers => "about a service and its logger",
+            Self::Member | Self::Balancer => "about a pool and its balancer",
         }
     }
 }
@@ -50,7 +93,7 @@ impl Opening {
     pub const fn of(role: Role) -> Self {
         Self {
             role,
-            versions: VERSIONS,
+            versions: role.versions(),
         }
     }
 
@@ -67,16 +110,19 @@ impl Opening {
     ///
     /// # Errors
     ///
-    /// [`ControlError::NoOpening`] and [`ControlError::WrongWay`].
+    /// [`ControlError::NoOpening`], [`ControlError::WrongWay`] and [`ControlError::OtherSubject`].
     pub fn read(from: Role, stream: &[u8]) -> Result<Option<Self>, ControlError> {
         let arrived = stream.len().min(MAGIC.len());
         if stream[..arrived] != MAGIC[..arrived] {
             return Err(ControlError::NoOpening);
         }
         match stream.get(MAGIC.len()) {
-            Some(role) if *role == from.code() => {}
-            Some(1 | 2) => return Err(ControlError::WrongWay),
-            Some(_) => return Err(ControlError::NoOpening),
+            Some(code) => match Role::of_code(*code) {
+                Some(role) if role == from => {}
+                Some(role) if role == from.peer() => return Err(ControlError::WrongWay),
+                Some(role) => return Err(ControlError::OtherSubject(role)),
+                None => return Err(ControlError::NoOpening),
+            },
             None => return Ok(None),
         }
         let Some([oldest, newest]) = stream.get(MAGIC.len() + 1..Self::LEN) else {
@@ -114,6 +160,15 @@ impl Agreed {
         version: VERSIONS.newest(),
         peer: Peer::Same,
     };
+
+    /// Two ends of this version of the program, for the stream of this role.
+    #[must_use]
+    pub const fn own(role: Role) -> Self {
+        Self {
+            version: role.versions().newest(),
+            peer: Peer::Same,
+        }
+    }
 
     /// The terms for an end that speaks `ours`, with a peer that speaks `theirs`.
     ///

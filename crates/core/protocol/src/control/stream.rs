@@ -13,7 +13,8 @@ use crate::Versions;
 /// The length field.
 const LENGTH: usize = 4;
 
-/// One direction of the control protocol: [`super::Request`] or [`super::Response`].
+/// One direction of a control stream: [`super::Request`] or [`super::Response`], [`crate::pool::MemberMessage`] or
+/// [`crate::pool::BalancerMessage`].
 pub trait Message: Serialize + DeserializeOwned {
     /// The end that sends these messages.
     const FROM: Role;

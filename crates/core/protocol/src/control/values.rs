@@ -242,7 +242,7 @@ pub(super) mod runs {
 }
 
 /// Addresses to which clients connect: IPv6, or IPv4 in the mapped form.
-pub(super) mod addresses {
+pub(crate) mod addresses {
     use super::*;
     use crate::control::framed::list;
     use core::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -253,7 +253,7 @@ pub(super) mod addresses {
         port: u16,
     }
 
-    pub(in crate::control) fn serialize<S: Serializer>(
+    pub(crate) fn serialize<S: Serializer>(
         addresses: &[SocketAddr],
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
@@ -269,7 +269,7 @@ pub(super) mod addresses {
         list::serialize(&all, serializer)
     }
 
-    pub(in crate::control) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Vec<SocketAddr>, D::Error> {
         let read: Vec<Address> = list::deserialize(deserializer)?;

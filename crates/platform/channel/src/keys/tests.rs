@@ -148,3 +148,17 @@ fn fuzz_seeds_hold() {
         crate::properties::key_file(&std::fs::read(seed.unwrap().path()).unwrap());
     }
 }
+
+/// As Python's `hmac` and `hashlib.blake2s` compute the secret.
+#[test]
+fn derived_secret_stays_the_same() {
+    let key = Key::parse(line("k", "1").trim()).unwrap();
+    let hex = |label| {
+        let derived = key.derive(label).unwrap();
+        let digits = derived.iter().map(|byte| format!("{byte:02x}"));
+        digits.collect::<String>()
+    };
+    let secret = hex("outlive pool key 1");
+    assert_eq!(secret, "9320d24c5e6436ca9c993171208746b3");
+    assert_ne!(hex("another purpose"), secret);
+}

@@ -96,3 +96,34 @@ fn missing_device_has_no_addresses() {
         }
     });
 }
+
+#[test]
+fn neighbour_is_on_the_link_of_a_device() {
+    elsewhere(|addresses| {
+        for words in [
+            "link set lo up",
+            "link add v0 type veth peer name v1",
+            "address add 192.0.2.1/24 dev v0",
+            "address add 2001:db8::1/64 dev v0 nodad",
+            "link set v0 up",
+            "link set v1 up",
+            "route add 198.51.100.0/24 via 192.0.2.9",
+        ] {
+            let status = std::process::Command::new("ip")
+                .args(words.split(' '))
+                .status();
+            assert!(status.expect("ip").success(), "{words}");
+        }
+        let device = Addresses::device("v0").unwrap();
+        for (to, found) in [
+            ("192.0.2.2", device),
+            ("2001:db8::2", device),
+            ("192.0.2.1", None),
+            ("198.51.100.1", None),
+            ("203.0.113.1", None),
+        ] {
+            let to = to.parse().expect("an address");
+            assert_eq!(addresses.device_of_neighbour(to).unwrap(), found, "{to}");
+        }
+    });
+}

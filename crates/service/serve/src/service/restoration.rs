@@ -26,8 +26,8 @@ use crate::{
     link::{Link, Survey, SurveyTimeouts},
     logger::Logger,
     north::North,
-    vip::VirtualAddresses,
 };
+use service_addresses::VirtualAddresses;
 
 /// Wait for loggers that are down or about to start, before an earlier incarnation is ruled out: a switch that lost
 /// power needs time, too.

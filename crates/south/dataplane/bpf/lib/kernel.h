@@ -36,6 +36,7 @@ enum bpf_map_type {
 	BPF_MAP_TYPE_PROG_ARRAY = 3,
 	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
 	BPF_MAP_TYPE_LRU_HASH = 9,
+	BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
 	BPF_MAP_TYPE_RINGBUF = 27,
 };
 #define BPF_ANY 0
@@ -116,6 +117,14 @@ struct __sk_buff {
 	__u32 gso_segs;
 	struct bpf_sock *sk;
 	__u32 gso_size;
+};
+
+struct bpf_redir_neigh {
+	__u32 nh_family;
+	union {
+		__be32 ipv4_nh;
+		__u32 ipv6_nh[4];
+	};
 };
 
 /* linux/skbuff.h */

@@ -9,7 +9,7 @@ use rustix::mount::{
 
 /// Runs the test in a network namespace and with a bpffs of its own. Both end with the test, also if the test fails:
 /// the bpffs is mounted nowhere else.
-pub(super) fn alone(test: impl FnOnce(&Path) + Send) {
+pub(crate) fn alone(test: impl FnOnce(&Path) + Send) {
     let run = || {
         // SAFETY: the call concerns this thread alone, which does no other work.
         let result = unsafe { libc::unshare(libc::CLONE_NEWNET | libc::CLONE_NEWNS) };

@@ -6,6 +6,7 @@
 
 mod harness;
 
+mod balance;
 mod control;
 mod digest;
 mod egress;

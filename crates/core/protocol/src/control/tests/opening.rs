@@ -44,7 +44,7 @@ fn stranger_is_refused_at_first_wrong_byte() {
     for stranger in [
         &b"GET / HTTP/1.1"[..],
         b"OLc_",
-        b"OLctl\x03",
+        b"OLctl\x05",
         b"OLctl\x01\x00\x09",
         b"OLctl\x01\x0a\x09",
         // A request of version 8.
@@ -66,6 +66,18 @@ fn stream_connected_the_wrong_way_is_noticed() {
     let mut decoder = Decoder::<Response>::at_opening(VERSIONS);
     decoder.feed(&opening(Role::Asks, VERSIONS)[..6]);
     assert_eq!(decoder.pull(), Err(ControlError::WrongWay));
+}
+
+#[test]
+fn stream_about_another_subject_is_refused_with_its_name() {
+    let mut decoder = Decoder::<Request>::at_opening(VERSIONS);
+    decoder.feed(&Opening::of(Role::Member).encode());
+    let error = decoder.pull().unwrap_err();
+    assert_eq!(error, ControlError::OtherSubject(Role::Member));
+    assert_eq!(
+        error.to_string(),
+        "the peer speaks about a pool and its balancer: the address is that of another program of outlive"
+    );
 }
 
 #[test]

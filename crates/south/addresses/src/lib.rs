@@ -6,11 +6,18 @@
 //!
 //! The run directory lists these addresses. The addresses stay when a `serve` is killed; the next `serve`, or `outlive
 //! clean`, takes the addresses down. Without either, the addresses expire: `serve` extends each address by
-//! [`ADDRESS_LIFETIME`], again and again.
+//! ten minutes, again and again.
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod garp;
 
 use std::{
     collections::BTreeSet,
-    fs, io,
+    fs,
+    fs::File,
+    io::{self, Write},
     net::{IpAddr, SocketAddr},
     path::Path,
     thread,
@@ -21,14 +28,14 @@ use dataplane::{Announcer, ethernet_interfaces, holder_of};
 use serde::{Deserialize, Serialize};
 use supervise::{Addresses, HostAddress};
 
-use crate::{
-    error::{ServeError, SystemContext},
-    garp::Burst,
-    rundir,
-};
+use error::SystemContext;
+pub use error::{AddressError, LinkLayer};
+use garp::Burst;
 
 /// The file in a service's directory.
-pub(crate) const FILE: &str = "addresses.json";
+pub const FILE: &str = "addresses.json";
+/// The same before the file is complete.
+const UNFINISHED_FILE: &str = "addresses.new";
 
 /// Lifetime of an address that no `serve` holds. Until then a server without a `serve` goes on, unprotected, and the
 /// next `serve` finds everything in place. Equal to the time that a logger retains records by default (`--retention`):
@@ -48,7 +55,7 @@ struct StoredAddresses {
 }
 
 /// The service addresses that this host has because this host serves.
-pub(crate) struct VirtualAddresses {
+pub struct VirtualAddresses {
     device: String,
     ips: Vec<IpAddr>,
     host: Addresses,
@@ -57,13 +64,19 @@ pub(crate) struct VirtualAddresses {
     hold_at: Duration,
 }
 
-/// Is there such a device?
-pub(crate) fn check(device: &str) -> Result<(), ServeError> {
+/// Whether there is such a device.
+///
+/// # Errors
+/// [`AddressError::NoDevice`].
+pub fn check(device: &str) -> Result<(), AddressError> {
     number_of(device).map(|_| ())
 }
 
-/// An error if another host on the link answers for an address that this host does not have yet.
-pub(crate) fn refuse_in_use(device: &str, addresses: &[SocketAddr]) -> Result<(), ServeError> {
+/// Asks the neighbours on the link for the addresses that this host does not have yet.
+///
+/// # Errors
+/// [`AddressError::InUse`].
+pub fn refuse_in_use(device: &str, addresses: &[SocketAddr]) -> Result<(), AddressError> {
     let present = list(&mut open()?)?;
     let has = |ip: &IpAddr| present.iter().any(|one| one.ip == *ip);
     let all: BTreeSet<IpAddr> = addresses
@@ -79,7 +92,7 @@ pub(crate) fn refuse_in_use(device: &str, addresses: &[SocketAddr]) -> Result<()
             Ok(None) => {}
             Ok(Some((ip, mac))) => {
                 let device = device.to_owned();
-                return Err(ServeError::AddressInUse { ip, device, mac });
+                return Err(AddressError::InUse { ip, device, mac });
             }
             // The device may be down.
             Err(error) => tracing::debug!(%error, device, "the neighbours were not asked"),
@@ -90,18 +103,22 @@ pub(crate) fn refuse_in_use(device: &str, addresses: &[SocketAddr]) -> Result<()
 
 impl VirtualAddresses {
     /// Whether this address goes with the service.
-    pub(crate) fn has(&self, ip: IpAddr) -> bool {
+    #[must_use]
+    pub fn has(&self, ip: IpAddr) -> bool {
         self.ips.contains(&ip)
     }
 
     /// Bring up the missing addresses, and announce the addresses to the neighbours. `None`: the host has all
     /// addresses.
-    pub(crate) fn bring_up(
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn bring_up(
         directory: &Path,
         device: &str,
         addresses: &[SocketAddr],
         now: Duration,
-    ) -> Result<Option<Self>, ServeError> {
+    ) -> Result<Option<Self>, AddressError> {
         let number = number_of(device)?;
         let mut stored = read(directory)?;
         if stored.device != device {
@@ -139,14 +156,18 @@ impl VirtualAddresses {
     }
 
     /// Time of the next action.
-    pub(crate) fn due(&self) -> Duration {
+    #[must_use]
+    pub fn due(&self) -> Duration {
         let burst = self.burst.due();
         burst.map_or(self.hold_at, |due| due.min(self.hold_at))
     }
 
     /// Announce and hold the addresses when due. Returns addresses that were gone and are up again: another program
     /// removed the address, or the device was down, which removes IPv6 addresses.
-    pub(crate) fn poll(&mut self, now: Duration) -> Result<Vec<IpAddr>, ServeError> {
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn poll(&mut self, now: Duration) -> Result<Vec<IpAddr>, AddressError> {
         self.announce_if_due(now);
         if now < self.hold_at {
             return Ok(Vec::new());
@@ -160,7 +181,7 @@ impl VirtualAddresses {
         Ok(gone)
     }
 
-    fn hold(&mut self) -> Result<Vec<IpAddr>, ServeError> {
+    fn hold(&mut self) -> Result<Vec<IpAddr>, AddressError> {
         let number = number_of(&self.device)?;
         let present = list(&mut self.host)?;
         let mut gone = Vec::new();
@@ -186,7 +207,7 @@ impl VirtualAddresses {
         }
     }
 
-    fn announce(&self) -> Result<(), ServeError> {
+    fn announce(&self) -> Result<(), AddressError> {
         // Looked up each time: a new card may have replaced a failed card.
         for interface in ethernet_interfaces()? {
             if interface.name == self.device {
@@ -201,7 +222,7 @@ impl VirtualAddresses {
 
 /// The first packet from the address makes the kernel resolve a neighbour. If the neighbour's reply comes too early,
 /// the kernel asks again a second later, and sends no packet before.
-fn await_received(host: &mut Addresses, ip: IpAddr) -> Result<(), ServeError> {
+fn await_received(host: &mut Addresses, ip: IpAddr) -> Result<(), AddressError> {
     let until = Instant::now() + RECEIVE_TIMEOUT;
     while !host
         .is_received(ip)
@@ -240,7 +261,10 @@ fn is_managed(address: &HostAddress, device: u32) -> bool {
 }
 
 /// Take down the addresses that were brought up for the service in this directory. Returns the number of addresses.
-pub(crate) fn take_down(directory: &Path) -> Result<usize, ServeError> {
+///
+/// # Errors
+/// The system refuses.
+pub fn take_down(directory: &Path) -> Result<usize, AddressError> {
     let stored = read(directory)?;
     let mut taken = 0;
     // Without the device there are none.
@@ -264,20 +288,20 @@ pub(crate) fn take_down(directory: &Path) -> Result<usize, ServeError> {
     }
 }
 
-fn open() -> Result<Addresses, ServeError> {
+fn open() -> Result<Addresses, AddressError> {
     Addresses::open().doing("ask the kernel for this host's addresses")
 }
 
-fn list(host: &mut Addresses) -> Result<Vec<HostAddress>, ServeError> {
+fn list(host: &mut Addresses) -> Result<Vec<HostAddress>, AddressError> {
     host.list().doing("list this host's addresses")
 }
 
-fn number_of(device: &str) -> Result<u32, ServeError> {
+fn number_of(device: &str) -> Result<u32, AddressError> {
     let number = Addresses::device(device).doing("look a network device up")?;
-    number.ok_or_else(|| ServeError::NoDevice(device.to_owned()))
+    number.ok_or_else(|| AddressError::NoDevice(device.to_owned()))
 }
 
-fn read(directory: &Path) -> Result<StoredAddresses, ServeError> {
+fn read(directory: &Path) -> Result<StoredAddresses, AddressError> {
     let doing = "read which addresses belong to the service";
     match fs::read(directory.join(FILE)) {
         Ok(text) => serde_json::from_slice(&text)
@@ -288,8 +312,18 @@ fn read(directory: &Path) -> Result<StoredAddresses, ServeError> {
     }
 }
 
-fn write(directory: &Path, stored: &StoredAddresses) -> Result<(), ServeError> {
-    rundir::keep(directory, FILE, stored).doing("note the addresses of the service")
+fn write(directory: &Path, stored: &StoredAddresses) -> Result<(), AddressError> {
+    keep(directory, stored).doing("note the addresses of the service")
+}
+
+/// After a kill at any time, the old file or the new file is there: half a file would stop every start.
+fn keep(directory: &Path, stored: &StoredAddresses) -> io::Result<()> {
+    let new = directory.join(UNFINISHED_FILE);
+    let text = serde_json::to_vec(stored).map_err(io::Error::other)?;
+    let mut writing = File::create(&new)?;
+    writing.write_all(&text)?;
+    writing.sync_all()?;
+    fs::rename(&new, directory.join(FILE))
 }
 
 #[cfg(test)]

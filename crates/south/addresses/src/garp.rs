@@ -52,7 +52,7 @@ impl Burst {
 mod tests {
     use super::*;
 
-    const MS: Duration = Duration::from_millis(1);
+    const ONE_MS: Duration = Duration::from_millis(1);
 
     /// Times of the announcements in a loop that calls `step` a time `late` after the due time.
     fn sent(late: Duration) -> Vec<Duration> {
@@ -61,7 +61,7 @@ mod tests {
         let mut when = Vec::new();
         while let Some(due) = burst.due() {
             assert!(
-                !burst.step(due.saturating_sub(MS)) || due == began,
+                !burst.step(due.saturating_sub(ONE_MS)) || due == began,
                 "{due:?}"
             );
             let now = due + late;

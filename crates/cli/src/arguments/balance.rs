@@ -1,0 +1,134 @@
+//! Options of `outlive balance`.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{Args, Subcommand, ValueEnum};
+use types::{TableKind, VersionCheck};
+
+use super::{ConfigFile, RunDirectory};
+use crate::units;
+
+/// Options of `outlive balance`. The texts of the command are those of [`super::Verb`].
+#[derive(Debug, Args)]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
+pub(crate) struct Balance {
+    #[command(subcommand)]
+    pub(crate) verb: Option<BalanceVerb>,
+    /// Address and port that clients connect to
+    ///
+    /// Repeat this option for more addresses, at most 16. Write an IPv6 address in brackets. All members serve all
+    /// addresses.
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, required = true, help_heading = "Service")]
+    pub(crate) address: Vec<SocketAddr>,
+    /// Network device on which outlive brings the addresses up [default: this host has the addresses]
+    ///
+    /// outlive announces the addresses to the neighbours. Ten minutes after the last `outlive balance`, the addresses
+    /// are gone.
+    #[arg(long, value_name = "DEVICE", help_heading = "Service")]
+    pub(crate) address_device: Option<String>,
+    /// Name of the pool on this host: letters, digits, '.', '_' or '-'
+    #[arg(long, value_name = "NAME", default_value = "pool", value_parser = units::pool_name, help_heading = "Service")]
+    pub(crate) name: String,
+    /// Address and port that members connect to
+    ///
+    /// Repeat this option for more addresses. Write an IPv6 address in brackets.
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, required = true, help_heading = "Members")]
+    pub(crate) listen: Vec<SocketAddr>,
+    /// File of the keys of the members (see `outlive key`)
+    ///
+    /// The secret of the pool follows from the first key. After a change of the first key, restart the balancer at a
+    /// quiet time: connections then belong to other members.
+    #[arg(long, value_name = "FILE", required = true, help_heading = "Members")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// How connections are spread over the members
+    #[arg(long, value_enum, default_value = "maglev", help_heading = "Members")]
+    pub(crate) hash: Hash,
+    /// Length of a lease (ms, s; 1ms to 2s) [default: six times the recent delay of renewals, between 25ms and 250ms]
+    ///
+    /// A member may send for this time after the balancer last heard the member, and is declared dead soon after.
+    #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = "Members")]
+    pub(crate) lease: Option<Duration>,
+    /// Time after a change of the pool in which clients with weak proof may continue on another member (s, min)
+    ///
+    /// A client repeats a segment no later than after 2 minutes. After this time, only segments with a strong proof
+    /// continue a connection of a dead member.
+    #[arg(long, value_name = "TIME", default_value = "130s", value_parser = units::duration, help_heading = "Members")]
+    pub(crate) quiescence: Duration,
+    /// What must be equal on two members before a download continues on the other member
+    #[arg(
+        long,
+        value_enum,
+        value_name = "VALIDATORS",
+        default_value = "etag",
+        help_heading = "Members"
+    )]
+    pub(crate) version_check: Check,
+    #[command(flatten, next_help_heading = "Service")]
+    pub(crate) file: ConfigFile,
+    #[command(flatten, next_help_heading = "Service")]
+    pub(crate) run: RunDirectory,
+    /// Address and port of the metrics for Prometheus (/metrics) and of the health check (/health: is all well?)
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, help_heading = "Output")]
+    pub(crate) metrics: Option<SocketAddr>,
+    /// Print events as JSON, one event per line
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Hash {
+    /// a change of a member moves few connections of the other members
+    Maglev,
+    /// the hash modulo the number of members: a change moves almost all connections
+    Mod,
+}
+
+impl From<Hash> for TableKind {
+    fn from(hash: Hash) -> Self {
+        match hash {
+            Hash::Maglev => Self::Maglev,
+            Hash::Mod => Self::Modulo,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Check {
+    /// the strong ETag, or Last-Modified if a response has no strong ETag; and the length
+    Etag,
+    /// Last-Modified and the length: for servers with different forms of ETags
+    Modified,
+    /// the length
+    Length,
+    /// nothing: all members have the same bytes under each name
+    Off,
+}
+
+impl From<Check> for VersionCheck {
+    fn from(check: Check) -> Self {
+        match check {
+            Check::Etag => Self::Etag,
+            Check::Modified => Self::Modified,
+            Check::Length => Self::Length,
+            Check::Off => Self::Off,
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum BalanceVerb {
+    /// Show the members of a pool, and the packets that each member was handed
+    Status(BalanceStatus),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BalanceStatus {
+    /// Name of the pool
+    #[arg(default_value = "pool", value_parser = units::pool_name)]
+    pub(crate) name: String,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) run: RunDirectory,
+}

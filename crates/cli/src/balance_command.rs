@@ -1,0 +1,190 @@
+//! `outlive balance`.
+
+use std::{os::fd::AsFd, os::unix::net::UnixStream, path::Path, time::UNIX_EPOCH};
+
+use balance::{BalanceConfig, BalanceError, Balancer, Event, Fault, Status};
+use channel::KeyRing;
+use serde::Serialize;
+use serve::{JSON_VERSION, Priority};
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    low_level::pipe,
+};
+
+use crate::{
+    arguments::{Balance, BalanceStatus, BalanceVerb, Clean},
+    commands::{json, line},
+    exit::Outcome,
+    stdout,
+};
+
+pub(crate) fn run(arguments: &Balance) -> Outcome {
+    match &arguments.verb {
+        Some(BalanceVerb::Status(which)) => status(which),
+        None => match balance(arguments) {
+            Ok(()) => Outcome::Done,
+            Err(error) => failed(&error).of_service(),
+        },
+    }
+}
+
+/// Prints the error, and returns the outcome by the fault.
+pub(crate) fn failed(error: &BalanceError) -> Outcome {
+    stdout::fail(error.code(), error);
+    match error.fault() {
+        Fault::Config => Outcome::Config,
+        Fault::Missing => Outcome::Unavailable,
+        Fault::InTheWay => Outcome::NotNow,
+        Fault::Permission => Outcome::NoPermission,
+        Fault::Host => Outcome::Unsupported,
+        Fault::Ours => Outcome::Internal,
+    }
+}
+
+fn balance(arguments: &Balance) -> Result<(), BalanceError> {
+    let signals = |source| BalanceError::System {
+        what: "take signals",
+        source,
+    };
+    let (stopped, stop) = UnixStream::pair().map_err(signals)?;
+    for signal in [SIGTERM, SIGINT] {
+        let stop = stop.try_clone().map_err(signals)?;
+        pipe::register(signal, stop).map_err(signals)?;
+    }
+    let balancer = Balancer::start(BalanceConfig {
+        name: arguments.name.clone(),
+        addresses: arguments.address.clone(),
+        address_device: arguments.address_device.clone(),
+        listen: arguments.listen.clone(),
+        keys: KeyRing::load(arguments.key_file.as_deref().unwrap_or(Path::new("")))?,
+        kind: arguments.hash.into(),
+        lease: arguments.lease,
+        quiescence: arguments.quiescence,
+        version_check: arguments.version_check.into(),
+        metrics: arguments.metrics,
+        run_dir: arguments.run.run_dir.clone(),
+    })?;
+    let json = arguments.json;
+    balancer.run(stopped.as_fd(), &mut |event| say(event, json))
+}
+
+const fn priority(of: &Event) -> Priority {
+    match of {
+        Event::DeclaredDead { .. } => Priority::Error,
+        Event::Warning { .. }
+        | Event::Refused { .. }
+        | Event::RefusedMore { .. }
+        | Event::StreamLost { .. } => Priority::Warning,
+        Event::Listening { .. }
+        | Event::Table { .. }
+        | Event::Joined { .. }
+        | Event::Left { .. }
+        | Event::Drained { .. }
+        | Event::KeysChanged
+        | Event::Stopping => Priority::Notice,
+    }
+}
+
+/// As the events of `serve`.
+#[derive(Serialize)]
+struct EventLine<'a> {
+    version: u32,
+    time_unix_us: u64,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+fn say(event: &Event, json: bool) {
+    let line = if json {
+        let elapsed = UNIX_EPOCH.elapsed().unwrap_or_default();
+        let event = EventLine {
+            version: JSON_VERSION,
+            time_unix_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
+            event,
+        };
+        serde_json::to_string(&event).unwrap_or_default()
+    } else {
+        stdout::in_one_line(&format!("outlive: {event}"))
+    };
+    stdout::say(priority(event), &line);
+}
+
+/// Removes the rest of a balancer. A running balancer is an error only if the user named it.
+pub(crate) fn clean(arguments: &Clean, name: &str) -> Outcome {
+    match balance::clean(&arguments.run.run_dir, name) {
+        Ok(cleaned) if arguments.json => {
+            json(&cleaned);
+            Outcome::Done
+        }
+        Ok(cleaned) => {
+            let programs = match cleaned.programs {
+                true => "programs detached",
+                false => "no programs were attached",
+            };
+            line(&format!(
+                "{name}: {programs}, {} addresses taken down",
+                cleaned.addresses
+            ));
+            Outcome::Done
+        }
+        Err(BalanceError::AlreadyRuns(_)) if arguments.service.is_none() => Outcome::NotNow,
+        Err(error) => failed(&error),
+    }
+}
+
+/// The answer of a balancer, with the version of JSON.
+#[derive(Serialize)]
+struct Page<'a> {
+    version: u32,
+    #[serde(flatten)]
+    status: &'a Status,
+}
+
+fn status(which: &BalanceStatus) -> Outcome {
+    match balance::ask(&which.run.run_dir, &which.name) {
+        Ok(status) if which.json => {
+            json(&Page {
+                version: JSON_VERSION,
+                status: &status,
+            });
+            Outcome::Done
+        }
+        Ok(status) => {
+            print(&status);
+            Outcome::Done
+        }
+        Err(error) => failed(&error),
+    }
+}
+
+fn print(status: &Status) {
+    let service: Vec<String> = status.service.iter().map(ToString::to_string).collect();
+    line(&format!("{}: {}", status.pool, service.join(", ")));
+    let [least, most] = status.lease_ms;
+    line(&format!(
+        "  epoch {}, hash {}, leases of {least} to {most} ms",
+        status.epoch, status.hash
+    ));
+    line(&format!(
+        "  {} packets to members ({} ICMP errors); dropped: {} fragments, {} without a member",
+        status.packets,
+        status.icmp_packets,
+        status.dropped_fragments,
+        status.dropped_without_member
+    ));
+    if status.members.is_empty() {
+        line("  no members");
+    }
+    for member in &status.members {
+        let state = match (member.in_table, member.connected, member.draining) {
+            (false, ..) => "joins",
+            (true, _, true) => "drains",
+            (true, false, false) => "disconnected",
+            (true, true, false) => "serves",
+        };
+        line(&format!(
+            "  {:<20}{:<24}{state}, {} packets, heard {} ms ago",
+            member.name, member.address, member.packets, member.silent_ms
+        ));
+    }
+}

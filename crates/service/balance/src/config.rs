@@ -1,0 +1,110 @@
+//! Settings of a balancer, checked before the start.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use channel::KeyRing;
+use lease::Terms;
+use protocol::pool::{ADDRESS_COUNT_MAX, Config, PoolKey};
+use supervise::local_addresses;
+use types::{TableKind, VersionCheck};
+
+use crate::error::{BalanceError, SystemContext};
+
+/// Purpose of the pool key among the secrets that follow from a key.
+const POOL_KEY_LABEL: &str = "outlive pool key 1";
+
+/// Settings of a balancer.
+#[derive(Debug, Clone)]
+pub struct BalanceConfig {
+    /// Name of the pool on this host.
+    pub name: String,
+    /// Addresses that clients connect to.
+    pub addresses: Vec<SocketAddr>,
+    /// Network device on which the balancer brings the addresses up. `None`: the host has the addresses.
+    pub address_device: Option<String>,
+    /// Addresses for the control streams of members.
+    pub listen: Vec<SocketAddr>,
+    /// Keys of the members.
+    pub keys: KeyRing,
+    /// How connections are spread over the members.
+    pub kind: TableKind,
+    /// Length of all leases. `None`: as short as the member's steady requests allow ([`Terms::of_pool`]).
+    pub lease: Option<Duration>,
+    /// After a change of the pool: how long weakly authenticated packets may revive a connection.
+    pub quiescence: Duration,
+    /// Which validators must be equal before a download continues on another member.
+    pub version_check: VersionCheck,
+    /// Address of the metrics.
+    pub metrics: Option<SocketAddr>,
+    /// Directory of sockets, locks and private mounts of all services.
+    pub run_dir: PathBuf,
+}
+
+impl BalanceConfig {
+    /// The terms of leases.
+    pub(crate) fn terms(&self) -> Result<Terms, BalanceError> {
+        let terms = match self.lease {
+            Some(term) => Terms {
+                term,
+                least: term,
+                ..Terms::of_pool()
+            },
+            None => Terms::of_pool(),
+        };
+        Ok(terms.checked()?)
+    }
+
+    /// The settings that members get.
+    pub(crate) fn of_members(&self, terms: &Terms) -> Result<Config, BalanceError> {
+        let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
+        let key = self.keys.first().derive(POOL_KEY_LABEL)?;
+        Ok(Config {
+            addresses: self.addresses.clone(),
+            term_us: micros(terms.term),
+            least_term_us: micros(terms.least),
+            drift_ppm: terms.drift.parts_per_million(),
+            queue_us: micros(terms.queue),
+            quiescence_ms: u32::try_from(self.quiescence.as_millis()).unwrap_or(u32::MAX),
+            key: PoolKey(key),
+            version_check: self.version_check,
+        })
+    }
+
+    /// Checks the addresses of the service.
+    pub(crate) fn check_addresses(&self) -> Result<(), BalanceError> {
+        if self.addresses.is_empty() {
+            return Err(BalanceError::NoAddress);
+        }
+        if self.addresses.len() > ADDRESS_COUNT_MAX {
+            let given = self.addresses.len();
+            return Err(BalanceError::TooManyAddresses { given });
+        }
+        for address in &self.addresses {
+            if address.ip().is_unspecified() || address.port() == 0 {
+                return Err(BalanceError::Wildcard(*address));
+            }
+        }
+        let local: Vec<IpAddr> = local_addresses()
+            .doing("list the addresses of this host")?
+            .into_iter()
+            .map(|local| local.ip)
+            .collect();
+        match &self.address_device {
+            Some(device) => {
+                service_addresses::check(device)?;
+                service_addresses::refuse_in_use(device, &self.addresses)?;
+            }
+            None => {
+                let is_missing = |address: &&SocketAddr| !local.contains(&address.ip());
+                if let Some(missing) = self.addresses.iter().find(is_missing) {
+                    return Err(BalanceError::NotLocal(*missing));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,33 @@
+//! The load balancer and monitor of a pool.
+//!
+//! | module | |
+//! |---|---|
+//! | `service` | the event loop: control streams of members, the monitor, and the effects of the monitor's decisions |
+//! | `member_stream` | a control stream |
+//! | `forwarding` | the table in the kernel, the interfaces, and the links of the members |
+//! | `run_directory` | lock, socket and mounts |
+//! | `status` | the socket on which a balancer answers |
+//! | `metrics` | the numbers for Prometheus |
+//!
+//! All decisions are in the crate `pool`. A balancer that ends leaves the programs and the service's address in place:
+//! packets go to the members of the last table, the next balancer goes on with that table, and [`clean`] removes all.
+
+#![forbid(unsafe_code)]
+
+mod clean;
+mod config;
+mod error;
+mod event;
+mod forwarding;
+mod member_stream;
+mod metrics;
+mod run_directory;
+mod service;
+mod status;
+
+pub use clean::{Cleaned, clean, leftovers};
+pub use config::BalanceConfig;
+pub use error::{BalanceError, Fault};
+pub use event::{Code, Event};
+pub use service::Balancer;
+pub use status::{MemberStatus, Status, ask};

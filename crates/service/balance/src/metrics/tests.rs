@@ -1,0 +1,85 @@
+use ::metrics::{Health, Numbers, table, text};
+
+use super::*;
+use crate::{event::Code, status::MemberStatus};
+
+fn snapshot(names: &[&str]) -> Snapshot {
+    let member = |name: &&str| MemberStatus {
+        name: (*name).to_owned(),
+        address: [10, 0, 0, 11].into(),
+        in_table: true,
+        connected: true,
+        draining: *name == "web2",
+        silent_ms: 3,
+        packets: 9,
+    };
+    Snapshot {
+        taken: Instant::now(),
+        uptime: Duration::from_secs(1),
+        status: Status {
+            pool: "pool".into(),
+            service: Vec::new(),
+            listen: Vec::new(),
+            hash: "maglev".into(),
+            epoch: 7,
+            lease_ms: [25, 250],
+            members: names.iter().map(member).collect(),
+            packets: 18,
+            icmp_packets: 1,
+            dropped_fragments: 2,
+            dropped_without_member: 3,
+        },
+        events: [("declared_dead", 3)].into(),
+    }
+}
+
+#[test]
+fn numbers_of_members_have_their_names() {
+    let text = text(snapshot(&["web1", "web2"])).expect("text");
+    for line in [
+        r#"outlive_balance_members{pool="pool",state="serving"} 1"#,
+        r#"outlive_balance_members{pool="pool",state="draining"} 1"#,
+        r#"outlive_balance_epoch{pool="pool"} 7"#,
+        r#"outlive_balance_packets_total{pool="pool",member="web2"} 9"#,
+        r#"outlive_balance_dropped_packets_total{pool="pool",reason="no_member"} 3"#,
+        r#"outlive_balance_events_total{pool="pool",kind="declared_dead"} 3"#,
+    ] {
+        assert!(text.lines().any(|found| found == line), "{line} in\n{text}");
+    }
+}
+
+#[test]
+fn pool_without_members_is_ill() {
+    assert!(matches!(snapshot(&[]).health(), Health::Ill(_)));
+    assert!(matches!(snapshot(&["web1"]).health(), Health::Well(_)));
+    let old = Snapshot {
+        taken: Instant::now() - SNAPSHOT_AGE_MAX * 2,
+        ..snapshot(&["web1"])
+    };
+    assert!(matches!(old.health(), Health::Ill(_)));
+}
+
+#[test]
+fn every_event_is_counted() {
+    let warnings = [
+        Code::KeysNotRead,
+        Code::AddressTaken,
+        Code::AddressNotHeld,
+        Code::InterfaceNotAttached,
+        Code::MemberNotOnLink,
+    ];
+    for code in warnings {
+        assert!(EVENT_KINDS.contains(&code.word()), "{code:?}");
+        assert_eq!(serde_json::to_value(code).expect("JSON"), code.word());
+    }
+}
+
+#[test]
+fn manual_lists_the_metrics() {
+    let table = table(&text(snapshot(&["web1"])).expect("text"));
+    let manual = include_str!("../../../../../docs/operating/metrics.md");
+    assert!(
+        manual.contains(&table),
+        "docs/operating/metrics.md lacks\n{table}"
+    );
+}

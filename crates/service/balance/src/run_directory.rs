@@ -1,0 +1,111 @@
+//! Where lock, socket and mounts of a balancer are: `<run directory>/.balance/<name>/`. No service's name begins with a
+//! dot.
+
+use std::{
+    fs::{self, File, Permissions},
+    hash::{DefaultHasher, Hash, Hasher},
+    io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
+
+use crate::error::BalanceError;
+
+const DEFAULT_RUN_DIRECTORY: &str = "/run/outlive";
+const BALANCERS_DIRECTORY: &str = ".balance";
+const LOCK_FILE: &str = "lock";
+
+/// The directory of a balancer, locked.
+#[derive(Debug)]
+pub(crate) struct RunDirectory {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl RunDirectory {
+    /// Makes and locks the directory.
+    pub(crate) fn lock(run_dir: &Path, name: &str) -> Result<Self, BalanceError> {
+        let path = directory(run_dir, name);
+        let failed = |source: io::Error| BalanceError::RunDirectory {
+            path: path.clone(),
+            source,
+        };
+        fs::create_dir_all(&path).map_err(failed)?;
+        fs::set_permissions(&path, Permissions::from_mode(0o700)).map_err(failed)?;
+        let lock = File::create(path.join(LOCK_FILE)).map_err(failed)?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Self { path, _lock: lock }),
+            Err(Errno::WOULDBLOCK) => Err(BalanceError::AlreadyRuns(name.to_owned())),
+            Err(error) => Err(failed(error.into())),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the directory, if nothing is mounted there.
+    pub(crate) fn remove(self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// The directory of a balancer. Nothing is created.
+pub(crate) fn directory(run_dir: &Path, name: &str) -> PathBuf {
+    run_dir.join(BALANCERS_DIRECTORY).join(name)
+}
+
+/// The socket on which a running balancer answers.
+pub(crate) fn socket(run_dir: &Path, name: &str) -> PathBuf {
+    directory(run_dir, name).join("control.sock")
+}
+
+/// Names of the balancers that have a directory.
+pub(crate) fn names(run_dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(run_dir.join(BALANCERS_DIRECTORY));
+    let entries = entries.into_iter().flatten().flatten();
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names
+}
+
+/// The balancer's name in the host's bpffs, which all run directories share.
+pub(crate) fn host_name(run_dir: &Path, name: &str) -> String {
+    if run_dir == Path::new(DEFAULT_RUN_DIRECTORY) {
+        return name.to_owned();
+    }
+    let mut hasher = DefaultHasher::new(); // SipHash with fixed keys: the same in every process
+    run_dir.hash(&mut hasher);
+    format!("{name}~{:08x}", hasher.finish() >> 32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn second_balancer_of_a_name_is_refused() {
+        let run_dir = tempfile::tempdir().expect("a directory");
+        let first = RunDirectory::lock(run_dir.path(), "pool").expect("locked");
+        let second = RunDirectory::lock(run_dir.path(), "pool");
+        assert!(matches!(second, Err(BalanceError::AlreadyRuns(_))));
+        RunDirectory::lock(run_dir.path(), "other").expect("locked");
+        assert_eq!(names(run_dir.path()), ["other", "pool"]);
+        first.remove();
+        assert_eq!(names(run_dir.path()), ["other"]);
+    }
+
+    #[test]
+    fn balancers_of_two_run_directories_have_two_names() {
+        assert_eq!(host_name(Path::new("/run/outlive"), "pool"), "pool");
+        let [one, two] = ["/a", "/b"].map(|run_dir| host_name(Path::new(run_dir), "pool"));
+        assert_ne!(one, two);
+    }
+}

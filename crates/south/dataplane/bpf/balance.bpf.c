@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * The load balancer of a pool: hands the packets of clients to the members, and has no state of connections.
+ *
+ *   1. A TCP segment to an address and port of the service, or an ICMP error about such a connection, is the balancer's
+ *      (classify.h). All other packets pass.
+ *   2. The hash of the connection chooses an owner from the table of now (owner.h).
+ *   3. The packet goes to the owner unchanged, as a frame to the link-layer address of the owner: members have the
+ *      service's address too, and answer the clients themselves (direct server return).
+ *
+ * A fragment has no ports, and is dropped: a TCP that finds the path's MTU makes none. Without a member, packets are
+ * dropped: a client tries again.
+ *
+ * The process of the balancer only changes the table. Without the process, packets go to the members of the last table.
+ */
+#include "lib/kernel.h"
+#include "lib/packet.h"
+#include "intf/balance.h"
+#include "balance/maps.h"
+#include "balance/owner.h"
+#include "balance/classify.h"
+
+static __always_inline bool is_mapped_v4(const __u8 *address)
+{
+	const __u32 *words = (const __u32 *)address;
+	return !words[0] && !words[1] && words[2] == bpf_htonl(0xffff);
+}
+
+static __always_inline int redirect_to(const struct balance_member *member)
+{
+	const __u32 *words = (const __u32 *)member->address;
+	struct bpf_redir_neigh next = { .nh_family = AF_INET6 };
+	if (is_mapped_v4(member->address)) {
+		next.nh_family = AF_INET;
+		next.ipv4_nh = words[3];
+	} else {
+		__builtin_memcpy(next.ipv6_nh, words, sizeof(next.ipv6_nh));
+	}
+	return bpf_redirect_neigh(member->ifindex, &next, sizeof(next), 0);
+}
+
+SEC("tcx/ingress")
+int balance_ingress(struct __sk_buff *skb)
+{
+	union owner_input input = {};
+	enum packet_class class = classify(skb, &input.flow);
+	if (class == CLASS_OTHER)
+		return TCX_NEXT;
+	if (class == CLASS_FRAGMENT) {
+		count_in(&balance_counters, BALANCE_FRAGMENTS);
+		return TCX_DROP;
+	}
+	const struct balance_member *member = owner_of(&input);
+	if (!member) {
+		count_in(&balance_counters, BALANCE_NO_MEMBER);
+		return TCX_DROP;
+	}
+	count_in(&balance_counters, BALANCE_FORWARDED);
+	if (class == CLASS_ICMP)
+		count_in(&balance_counters, BALANCE_ICMP);
+	count_in(&member_packets, member->slot);
+	return redirect_to(member);
+}
+
+/* Types that no map mentions, so that the generated Rust has them as well. */
+const struct balance_table *generate_balance_table;
+enum balance_counter generate_balance_counter;
+
+char LICENSE[] SEC("license") = "GPL";

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * Which packets are the balancer's, and of which connection.
+ */
+#pragma once
+
+#include "../lib/kernel.h"
+#include "../lib/packet.h"
+#include "icmp.h"
+#include "maps.h"
+#include "owner.h"
+
+#define IPPROTO_FRAGMENT 44
+
+enum packet_class {
+	CLASS_OTHER,	/* for this host */
+	CLASS_SEGMENT,
+	CLASS_ICMP,
+	CLASS_FRAGMENT, /* of a segment */
+};
+
+/* RFC 8200 4.5: up to the protocol that is in pieces. */
+struct fragment_header {
+	__u8 next_header;
+	__u8 reserved;
+	__be16 offset;
+	__be32 id;
+};
+
+static __always_inline bool is_service(const struct hashed_flow *flow)
+{
+	struct endpoint endpoint = { .port = flow->service_port };
+	__builtin_memcpy(endpoint.address, flow->service, sizeof(endpoint.address));
+	return bpf_map_lookup_elem(&services, &endpoint);
+}
+
+static __always_inline enum packet_class classify_v4(struct __sk_buff *skb, struct hashed_flow *flow)
+{
+	struct ipv4_header ip;
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
+		return CLASS_OTHER;
+	__u32 ihl = (ip.version_ihl & 15) * 4;
+	map_v4(flow->service, ip.destination);
+	if (ihl < sizeof(ip) || !bpf_map_lookup_elem(&service_addresses, flow->service))
+		return CLASS_OTHER;
+	bool is_fragment = ip.fragment & bpf_htons(0x3fff);
+	if (ip.protocol == IPPROTO_TCP && is_fragment)
+		return CLASS_FRAGMENT;
+	if (ip.protocol == IPPROTO_ICMP && !is_fragment && icmp_about_v4(skb, ETH_HLEN + ihl, flow) && is_service(flow))
+		return CLASS_ICMP;
+	return CLASS_OTHER;
+}
+
+static __always_inline enum packet_class classify_v6(struct __sk_buff *skb, struct hashed_flow *flow)
+{
+	struct ipv6_header ip;
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) ||
+	    !bpf_map_lookup_elem(&service_addresses, ip.destination))
+		return CLASS_OTHER;
+	__u32 offset = ETH_HLEN + sizeof(ip);
+	if (ip.next_header == IPPROTO_FRAGMENT) {
+		struct fragment_header fragment;
+		bool is_segment = !bpf_skb_load_bytes(skb, offset, &fragment, sizeof(fragment)) &&
+				  fragment.next_header == IPPROTO_TCP;
+		return is_segment ? CLASS_FRAGMENT : CLASS_OTHER;
+	}
+	if (ip.next_header == IPPROTO_ICMPV6 && icmp_about_v6(skb, offset, flow) && is_service(flow))
+		return CLASS_ICMP;
+	return CLASS_OTHER;
+}
+
+static __always_inline enum packet_class classify(struct __sk_buff *skb, struct hashed_flow *flow)
+{
+	struct packet p = {};
+	if (parse_ip(skb, &p, flow->client, flow->service)) {
+		__be16 ports[2];
+		if (bpf_skb_load_bytes(skb, p.tcp_offset, ports, sizeof(ports)))
+			return CLASS_OTHER;
+		flow->client_port = ports[0];
+		flow->service_port = ports[1];
+		return is_service(flow) ? CLASS_SEGMENT : CLASS_OTHER;
+	}
+	if (skb->vlan_present)
+		return CLASS_OTHER;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		return classify_v4(skb, flow);
+	if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		return classify_v6(skb, flow);
+	return CLASS_OTHER;
+}
