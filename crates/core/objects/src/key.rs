@@ -25,8 +25,8 @@ pub(crate) enum Use {
 }
 
 impl PoolKey {
-    /// Lower half of SipHash-2-4 of the connection, the use and more words: whole words of 64 bits, as the program in the
-    /// kernel hashes.
+    /// Lower half of SipHash-2-4 of the connection, the use and more words: whole words of 64 bits, as the program in
+    /// the kernel hashes.
     pub(crate) fn hash(&self, hash_use: Use, flow: &FlowKey, words: [u32; 4]) -> u32 {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         for end in [flow.client(), flow.server()] {
