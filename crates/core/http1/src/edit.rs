@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use core::fmt::Write as _;
 
 use crate::head::{Doubt, parse_request};
-use crate::range::ByteRange;
+use crate::range::RangeRequest;
 use crate::version::ObjectVersion;
 
 /// Field by which a server sees that a request is a revival. The field is taken from requests of clients.
@@ -21,15 +21,15 @@ const REPLACED_FIELDS: [&str; 7] = [
     REVIVED_FIELD,
 ];
 
-/// The request for a part of an object, on the condition that the version is the same. `request` begins with a complete
-/// request head; the rest is left out.
+/// The request for a part of an object, on the condition that the version is the same, if that is known. `request`
+/// begins with a complete request head; the rest is left out.
 ///
 /// # Errors
 /// The head is in doubt, or not complete ([`Doubt::Malformed`]).
 pub fn request_for_rest(
     request: &[u8],
-    rest: ByteRange,
-    version: &ObjectVersion,
+    rest: RangeRequest,
+    version: Option<&ObjectVersion>,
     is_marked: bool,
 ) -> Result<Vec<u8>, Doubt> {
     let head = parse_request(request)?.ok_or(Doubt::Malformed)?;
@@ -46,9 +46,9 @@ pub fn request_for_rest(
     let mut range = alloc::string::String::new();
     let _ = write!(range, "{rest}");
     push_field(&mut edited, "Range", range.as_bytes());
-    if let Some(etag) = version.strong_etag() {
+    if let Some(etag) = version.and_then(ObjectVersion::strong_etag) {
         push_field(&mut edited, "If-Match", etag.as_bytes());
-    } else if let Some(modified) = &version.last_modified {
+    } else if let Some(modified) = version.and_then(|version| version.last_modified.as_ref()) {
         push_field(&mut edited, "If-Unmodified-Since", modified.as_bytes());
     }
     if is_marked {
@@ -81,14 +81,17 @@ mod tests {
     #[test]
     fn rest_is_asked_for_with_the_clients_own_fields() {
         let request = b"GET /a HTTP/1.1\r\nHost: h\r\nrange: bytes=10-\r\nIf-None-Match: \"x\"\r\nCookie: c=1\r\n\r\n";
-        let rest = ByteRange::new(100, 999).unwrap();
+        let rest = RangeRequest::Closed {
+            first: 100,
+            last: 999,
+        };
         let mut version = ObjectVersion {
             complete_len: Some(1000),
             etag: Some("\"v1\"".into()),
             last_modified: Some("Mon".into()),
             content_encoding: None,
         };
-        let edited = request_for_rest(request, rest, &version, false).unwrap();
+        let edited = request_for_rest(request, rest, Some(&version), false).unwrap();
         assert_eq!(
             std::str::from_utf8(&edited),
             Ok(
@@ -96,7 +99,7 @@ mod tests {
             )
         );
         version.etag = Some("W/\"v1\"".into());
-        let edited = request_for_rest(request, rest, &version, true).unwrap();
+        let edited = request_for_rest(request, rest, Some(&version), true).unwrap();
         let text = std::str::from_utf8(&edited).unwrap();
         assert!(
             text.ends_with("If-Unmodified-Since: Mon\r\nOutlive-Revived: 1\r\n\r\n"),
@@ -107,14 +110,14 @@ mod tests {
 
     #[test]
     fn incomplete_request_is_refused() {
-        let rest = ByteRange::new(0, 1).unwrap();
+        let rest = RangeRequest::From(0);
         let version = ObjectVersion {
             complete_len: None,
             etag: None,
             last_modified: None,
             content_encoding: None,
         };
-        let edited = request_for_rest(b"GET / HTTP/1.1\r\n", rest, &version, false);
+        let edited = request_for_rest(b"GET / HTTP/1.1\r\n", rest, Some(&version), false);
         assert_eq!(edited, Err(Doubt::Malformed));
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! - [`range`]: `Range` and `Content-Range`;
 //! - [`version`]: the validators that tell two versions of an object apart;
+//! - [`date`]: dates in fields;
 //! - [`edit`]: the request for the rest of an object.
 //!
 //! The crate does no I/O. No function panics on any bytes.
@@ -18,6 +19,7 @@ extern crate alloc;
 extern crate std;
 
 mod body;
+pub mod date;
 pub mod edit;
 mod fields;
 mod head;
