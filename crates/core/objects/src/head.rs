@@ -131,6 +131,8 @@ fn has_close(fields: &Fields<'_>) -> bool {
 
 /// Odd, and half of the bits are 1.
 const VERSION_FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+/// The hash before the first word. From zero on, the length zero would leave no trace.
+const VERSION_SEED: u64 = 1 << 63;
 /// In place of a length that a response does not tell.
 const LENGTH_UNKNOWN: u64 = u64::MAX;
 
@@ -150,7 +152,7 @@ pub fn version_hash(version: &ObjectVersion, check: VersionCheck) -> u32 {
     if check == VersionCheck::Off {
         return 0;
     }
-    let mut hash = VersionHash(0);
+    let mut hash = VersionHash(VERSION_SEED);
     hash.add_word(version.complete_len.unwrap_or(LENGTH_UNKNOWN));
     hash.add_field(Label::Encoding, version.content_encoding.as_deref());
     let strong_etag = version.strong_etag();
@@ -316,6 +318,20 @@ mod tests {
             let longer = whole.replace("ETag: \"v1\"", "ETag: \"v2\"");
             prop_assert_eq!(hash(&whole) == hash(&longer), check != VersionCheck::Etag);
         }
+    }
+
+    #[test]
+    fn empty_object_has_a_hash_of_its_own() {
+        let version = |len, coding: Option<&str>| ObjectVersion {
+            complete_len: Some(len),
+            etag: None,
+            last_modified: None,
+            content_encoding: coding.map(Into::into),
+        };
+        let hash = |version| version_hash(&version, VersionCheck::Length);
+        // The label of an empty coding is the word of this length.
+        let label = u64::from(u32::MAX) + 1;
+        assert_ne!(hash(version(0, Some(""))), hash(version(label, None)));
     }
 
     #[test]

@@ -34,6 +34,14 @@ impl Slot {
         Self(number % SLOT_COUNT)
     }
 
+    /// When the newest slot with this number began, at this time since the Unix epoch.
+    #[must_use]
+    pub fn newest_beginning(self, since_epoch: Duration) -> Duration {
+        let slots = since_epoch.as_secs() / SLOT_DURATION.as_secs();
+        let age = Self::at(since_epoch).0.wrapping_sub(self.0) % SLOT_COUNT;
+        SLOT_DURATION * u32::try_from(slots.saturating_sub(age.into())).unwrap_or(u32::MAX)
+    }
+
     /// 0 to 15.
     #[must_use]
     pub const fn number(self) -> u8 {
@@ -90,5 +98,14 @@ mod tests {
             [0, 0, 1, 15, 0]
         );
         assert_eq!(Slot::new(16), Slot::new(0));
+        let beginning = |number, seconds| {
+            Slot::new(number)
+                .newest_beginning(Duration::from_secs(seconds))
+                .as_secs()
+        };
+        assert_eq!(
+            [beginning(0, 260), beginning(15, 260), beginning(1, 260)],
+            [256, 240, 16]
+        );
     }
 }

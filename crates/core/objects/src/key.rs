@@ -25,6 +25,17 @@ pub(crate) enum Use {
 }
 
 impl PoolKey {
+    /// The two halves, as SipHash takes these.
+    #[must_use]
+    pub fn words(&self) -> [u64; 2] {
+        let [low, high] = [&self.0[..8], &self.0[8..]];
+        [low, high].map(|half| {
+            half.iter()
+                .rev()
+                .fold(0, |word, byte| word << 8 | u64::from(*byte))
+        })
+    }
+
     /// Lower half of SipHash-2-4 of the connection, the use and more words: whole words of 64 bits, as the program in
     /// the kernel hashes.
     pub(crate) fn hash(&self, hash_use: Use, flow: &FlowKey, words: [u32; 4]) -> u32 {

@@ -7,6 +7,7 @@
 //! - [`timestamp`]: the layout of timestamps, and the index that keeps round trips and PAWS (RFC 7323, 5) right;
 //! - [`head`]: summaries of heads, which the program in the kernel finds, too;
 //! - [`judge`]: whether a response of another server continues the client's part;
+//! - [`plane`]: the model of the programs in the kernel;
 //! - [`paper`]: the layout of the paper, for comparison.
 //!
 //! The crate does no I/O and reads no clock: time and keys are arguments.
@@ -14,14 +15,19 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod flow;
 pub mod head;
 pub mod isn;
 pub mod judge;
 mod key;
 pub mod paper;
+pub mod plane;
+pub mod revive;
 pub mod timestamp;
+pub mod unreachable;
 
 pub use key::PoolKey;

@@ -11,7 +11,7 @@ mod options;
 
 pub use options::ClientOptions;
 
-use wire::FlowKey;
+use wire::{FlowKey, SeqNumber};
 
 use crate::isn::Slot;
 use crate::key::{PoolKey, Use};
@@ -26,7 +26,7 @@ pub const MAX_HEADER: u16 = 1 << 11;
 /// Number of entries of the catalogue.
 pub const CATALOGUE_ENTRIES: u32 = 1 << 20;
 /// Bytes from the ISN in which the beginning of a later body can be told, without a store.
-pub const FAR_POSITIONS: u32 = 1 << 20;
+pub const FAR_POSITIONS: u32 = 1 << 19;
 /// The same while the record is on the way to a store.
 pub const NEAR_POSITIONS: u32 = 1 << 15;
 
@@ -37,6 +37,30 @@ pub struct Timestamp {
     pub index: Index,
     /// The state of the download.
     pub state: State,
+}
+
+/// The lower 26 bits of a timestamp: kind and state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct StateBits(u32);
+
+impl StateBits {
+    /// The lower 26 bits of a value.
+    #[must_use]
+    pub const fn of_wire(value: u32) -> Self {
+        Self(low(value, INDEX_SHIFT))
+    }
+
+    /// 26 bits.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Of a state of kind [`State::Agreed`] for a next request at `before`, the state for a next request at `after`.
+    #[must_use]
+    pub const fn moved(self, before: SeqNumber, after: SeqNumber) -> Self {
+        Self(self.0 ^ number_bits(before) ^ number_bits(after))
+    }
 }
 
 /// Where a download is, as far as the client holds that.
@@ -66,6 +90,8 @@ pub enum State {
     Later {
         /// Options of the handshake.
         options: ClientOptions,
+        /// The number of the turn is odd ([`crate::flow::Turn::number`]).
+        is_odd: bool,
         /// Where the body began.
         position: LaterPosition,
     },
@@ -85,17 +111,37 @@ pub enum LaterPosition {
     Near {
         /// Distance, 15 bits.
         distance: u16,
-        /// 5 bits, see [`State::later_tag`].
+        /// 4 bits, see [`State::later_tag`].
         tag: u8,
     },
     /// Without a store: the distance modulo [`FAR_POSITIONS`].
     Far {
-        /// Distance, 20 bits.
+        /// Distance, 19 bits.
         distance: u32,
     },
 }
 
+/// What the tags of a body are taken of: hash of the object's version, and the first byte of the object that the
+/// response has. A server that ignores a range that another server knows has another first byte.
+#[must_use]
+pub const fn version_word(version: u32, first: u64) -> u32 {
+    let [a, b, c, d, e, f, g, h] = first.to_le_bytes();
+    let (low, high) = (
+        u32::from_le_bytes([a, b, c, d]),
+        u32::from_le_bytes([e, f, g, h]),
+    );
+    version
+        .wrapping_add(low.wrapping_mul(0x9e37_79b1))
+        .wrapping_add(high.wrapping_mul(0x85eb_ca77))
+}
+
 impl Timestamp {
+    /// The value on the wire of an index and its lower bits.
+    #[must_use]
+    pub const fn value(index: Index, bits: StateBits) -> u32 {
+        (index.number() as u32) << INDEX_SHIFT | bits.bits()
+    }
+
     /// The value on the wire.
     #[must_use]
     pub fn to_wire(self) -> u32 {
@@ -113,6 +159,12 @@ impl Timestamp {
 }
 
 impl State {
+    /// The lower 26 bits.
+    #[must_use]
+    pub fn bits(self) -> StateBits {
+        StateBits(self.to_wire())
+    }
+
     /// The lower 26 bits: kind and state.
     fn to_wire(self) -> u32 {
         let (kind, bits) = match self {
@@ -130,14 +182,21 @@ impl State {
                 let known = (slot_bits(slot) << 20) | (options.bits() << 17);
                 (1, known | header_len | low(tag.into(), 6))
             }
-            Self::Later { options, position } => {
+            Self::Later {
+                options,
+                is_odd,
+                position,
+            } => {
                 let position = match position {
                     LaterPosition::Near { distance, tag } => {
-                        (1 << 20) | (low(distance.into(), 15) << 5) | low(tag.into(), 5)
+                        (1 << 20) | (low(distance.into(), 15) << 4) | low(tag.into(), 4)
                     }
-                    LaterPosition::Far { distance } => low(distance, 20),
+                    LaterPosition::Far { distance } => low(distance, 19),
                 };
-                (2, (options.bits() << 21) | position)
+                (
+                    2,
+                    (options.bits() << 21) | (u32::from(is_odd) << 19) | position,
+                )
             }
             Self::Listed { slot, entry } => (3, (slot_bits(slot) << 20) | low(entry, 20)),
         };
@@ -161,14 +220,15 @@ impl State {
             },
             2 => Self::Later {
                 options: ClientOptions::of_bits(field(21, 3)),
+                is_odd: field(19, 1) == 1,
                 position: if field(20, 1) == 1 {
                     LaterPosition::Near {
-                        distance: low_half(value >> 5, 15),
-                        tag: low_byte(value, 5),
+                        distance: low_half(value >> 4, 15),
+                        tag: low_byte(value, 4),
                     }
                 } else {
                     LaterPosition::Far {
-                        distance: field(0, 20),
+                        distance: field(0, 19),
                     }
                 },
             },
@@ -179,11 +239,19 @@ impl State {
         }
     }
 
-    /// The tag of [`State::Agreed`]: 17 bits over the connection, the slot and the options.
+    /// The tag of [`State::Agreed`]: 17 bits over the connection, the slot, the options, and `told`: the number of the
+    /// first byte that the client was not told to have arrived, where the next request begins. A later request of the
+    /// client has another number, and is not taken for the next.
     #[must_use]
-    pub fn agreed_tag(key: &PoolKey, flow: &FlowKey, slot: Slot, options: ClientOptions) -> u32 {
+    pub fn agreed_tag(
+        key: &PoolKey,
+        flow: &FlowKey,
+        slot: Slot,
+        options: ClientOptions,
+        told: SeqNumber,
+    ) -> u32 {
         let words = [slot_bits(slot), options.bits(), 0, 0];
-        low(key.hash(Use::Agreed, flow, words), 17)
+        low(key.hash(Use::Agreed, flow, words), 17) ^ number_bits(told)
     }
 
     /// The tag of [`State::Agreed`] on a connection without protection. A member that sees the tag resets the
@@ -214,7 +282,7 @@ impl State {
         low_byte(key.hash(Use::First, flow, words), 6)
     }
 
-    /// The tag of [`LaterPosition::Near`]: 5 bits over the connection, the options, the distance, and the version of
+    /// The tag of [`LaterPosition::Near`]: 4 bits over the connection, the options, the distance, and the version of
     /// the object.
     #[must_use]
     pub fn later_tag(
@@ -225,8 +293,14 @@ impl State {
         version: u32,
     ) -> u8 {
         let words = [options.bits(), distance.into(), version, 0];
-        low_byte(key.hash(Use::Later, flow, words), 5)
+        low_byte(key.hash(Use::Later, flow, words), 4)
     }
+}
+
+/// 17 bits of a number. Two numbers that are less than 50,549 apart have different bits (Knuth, The Art of Computer
+/// Programming 3, 6.4: Fibonacci hashing).
+const fn number_bits(told: SeqNumber) -> u32 {
+    told.0.wrapping_mul(0x9e37_79b1) >> 15
 }
 
 fn slot_bits(slot: Slot) -> u32 {
@@ -288,6 +362,15 @@ mod tests {
     }
 
     #[test]
+    fn numbers_of_near_requests_have_different_bits() {
+        for first in [0, 0x7fff_fff0, 0xffff_8000] {
+            let first = SeqNumber(first);
+            let bits = (1..50_549_u32).map(|distance| number_bits(first + distance));
+            assert!({ bits }.all(|bits| bits != number_bits(first)));
+        }
+    }
+
+    #[test]
     fn tag_of_other_connection_or_key_differs() {
         let flow = |port| FlowKey::new(([10, 0, 0, 1], port).into(), ([10, 0, 0, 10], 80).into());
         let tag = |secret, port| {
@@ -297,6 +380,7 @@ mod tests {
                 &flow(port),
                 slot,
                 ClientOptions::of_bits(1),
+                SeqNumber(0),
             )
         };
         let equal = (0..1 << 17)

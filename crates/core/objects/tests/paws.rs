@@ -7,7 +7,7 @@ use objects::timestamp::{ClientOptions, State, Timestamp};
 use objects::{PoolKey, isn::Slot};
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
-use wire::FlowKey;
+use wire::{FlowKey, SeqNumber};
 
 const PATTERN_COUNT: u64 = 100_000;
 /// Ticks of the server's timestamp.
@@ -37,7 +37,7 @@ impl Ours {
         let flow = FlowKey::new(([10, 0, 0, 1], 4711).into(), ([10, 0, 0, 10], 80).into());
         let options = ClientOptions::new(7, 1460).expect("a common client");
         let slot = Slot::new(3);
-        let tag = State::agreed_tag(&PoolKey([7; 16]), &flow, slot, options);
+        let tag = State::agreed_tag(&PoolKey([7; 16]), &flow, slot, options, SeqNumber(0));
         Self {
             table: EchoTable::new(Index::new(index), tsval),
             state: State::Agreed { slot, options, tag },
@@ -56,6 +56,7 @@ impl Layout for Ours {
             tsval,
             is_retransmission,
             has_new_state: false,
+            is_alone: false,
         };
         let assigned = self.table.assign(departure);
         self.exhausted += u32::from(matches!(assigned, Assigned::Exhausted(_)));

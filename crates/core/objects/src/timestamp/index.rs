@@ -14,9 +14,6 @@ pub const INDEX_COUNT: u8 = 64;
 pub const MAX_LEAD: u8 = 30;
 /// From here on an index lasts longer, so that the remaining values last for retransmissions.
 const SCARCE_LEAD: u8 = 16;
-/// Steps that a reviving member begins ahead of the newest echo: not below the dead member's newest value, and within
-/// half of the space.
-pub const REVIVAL_LEAD: u8 = MAX_LEAD + 1;
 /// An index lasts this share of a smoothed round trip.
 const STEPS_PER_ROUND_TRIP: u32 = 16;
 /// The same while values are scarce.
@@ -25,7 +22,8 @@ const SCARCE_STEPS_PER_ROUND_TRIP: u32 = 4;
 const SMOOTHING_WEIGHT: u32 = 8;
 /// Longer samples count as this long, ticks: no sum overflows.
 const LONGEST_ROUND_TRIP: u32 = 1 << 28;
-const ENTRY_COUNT: usize = 32;
+/// Entries of the table: half of the values of an index.
+pub const ENTRY_COUNT: usize = 32;
 
 /// Order of the values of a connection, modulo 64.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +74,8 @@ pub struct Departure {
     pub is_retransmission: bool,
     /// The state is another than that of the segment before.
     pub has_new_state: bool,
+    /// The segment has bytes, and the client has acknowledged all bytes before.
+    pub is_alone: bool,
 }
 
 /// The index that a segment gets.
@@ -100,7 +100,7 @@ impl Assigned {
 }
 
 /// The server's timestamps behind the indexes of a connection.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EchoTable {
     /// The server's TSval, by index modulo 32.
     tsvals: [u32; ENTRY_COUNT],
@@ -110,6 +110,21 @@ pub struct EchoTable {
     newest_tsval: u32,
     /// Smoothed round trip, eighths of a tick; 0 before the first echo.
     scaled_round_trip: u32,
+}
+
+/// The parts of an [`EchoTable`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EchoParts {
+    /// The server's TSval, by index modulo 32.
+    pub tsvals: [u32; ENTRY_COUNT],
+    /// The newest index.
+    pub newest: Index,
+    /// The newest index that the client has echoed.
+    pub echoed: Index,
+    /// The newest TSval of the server.
+    pub newest_tsval: u32,
+    /// Smoothed round trip, eighths of a tick; 0 before the first echo.
+    pub scaled_round_trip: u32,
 }
 
 impl EchoTable {
@@ -125,12 +140,15 @@ impl EchoTable {
         }
     }
 
-    /// The table of a revived connection: the client has last echoed this index. The first segment of the new server
-    /// has this TSval.
+    /// The table of a revived connection: the client has last echoed this index. The new server's TCP begins with this
+    /// TSval.
+    ///
+    /// The dead member's newest index is [`MAX_LEAD`] ahead of the echo at most, and an index that is half of the space
+    /// ahead would be refused. One index is between: the next one comes with the next echo.
     #[must_use]
     pub const fn revived(echoed: Index, tsval: u32) -> Self {
-        let mut table = Self::new(echoed.advanced(REVIVAL_LEAD), tsval);
-        table.echoed = table.newest;
+        let mut table = Self::new(echoed.advanced(MAX_LEAD), tsval);
+        table.echoed = echoed.advanced(1);
         table
     }
 
@@ -144,6 +162,9 @@ impl EchoTable {
     ///
     /// A retransmission gets an index of its own, so that the server's TCP can tell the echo of the retransmission from
     /// the echo of the original (RFC 3522). In the same tick no TCP can tell these apart, and the index is the same.
+    ///
+    /// A segment on its own may have one index more: nothing else would bring a newer echo if the newest index was in a
+    /// lost acknowledgement. The segment is sent again until the client has it.
     pub fn assign(&mut self, departure: Departure) -> Assigned {
         let elapsed = departure.tsval.wrapping_sub(self.newest_entry());
         self.newest_tsval = departure.tsval;
@@ -153,7 +174,7 @@ impl EchoTable {
         if !wants_new {
             return Assigned::Same(self.newest);
         }
-        if self.newest.steps_after(self.echoed) < MAX_LEAD {
+        if self.newest.steps_after(self.echoed) < MAX_LEAD + u8::from(departure.is_alone) {
             self.newest = self.newest.advanced(1);
             self.tsvals[self.newest.entry()] = departure.tsval;
             return Assigned::New(self.newest);
@@ -181,6 +202,30 @@ impl EchoTable {
         let tsval = self.tsvals[index.entry()];
         self.update_round_trip(self.newest_tsval.wrapping_sub(tsval));
         tsval
+    }
+
+    /// The parts, for the program in the kernel.
+    #[must_use]
+    pub const fn parts(&self) -> EchoParts {
+        EchoParts {
+            tsvals: self.tsvals,
+            newest: self.newest,
+            echoed: self.echoed,
+            newest_tsval: self.newest_tsval,
+            scaled_round_trip: self.scaled_round_trip,
+        }
+    }
+
+    /// The table of these parts.
+    #[must_use]
+    pub const fn of_parts(parts: EchoParts) -> Self {
+        Self {
+            tsvals: parts.tsvals,
+            newest: parts.newest,
+            echoed: parts.echoed,
+            newest_tsval: parts.newest_tsval,
+            scaled_round_trip: parts.scaled_round_trip,
+        }
     }
 
     const fn newest_entry(&self) -> u32 {
@@ -216,6 +261,7 @@ mod tests {
             tsval,
             is_retransmission: false,
             has_new_state: false,
+            is_alone: false,
         }
     }
 
@@ -261,6 +307,22 @@ mod tests {
     }
 
     #[test]
+    fn segment_on_its_own_has_one_index_more() {
+        let mut table = EchoTable::new(Index::new(0), 0);
+        for tick in 1..=30 {
+            table.assign(departure(tick));
+        }
+        let alone = |tsval| Departure {
+            has_new_state: true,
+            is_alone: true,
+            ..departure(tsval)
+        };
+        assert_eq!(table.assign(alone(40)), Assigned::New(Index::new(31)));
+        assert_eq!(table.assign(alone(41)), Assigned::Exhausted(Index::new(31)));
+        assert_eq!(table.on_echo(Index::new(31), false), 40);
+    }
+
+    #[test]
     fn delayed_echo_does_not_move_the_newest_echo() {
         let mut table = EchoTable::new(Index::new(0), 0);
         for tick in 1..=30 {
@@ -284,13 +346,23 @@ mod tests {
         assert_eq!(table.assign(departure(92)), Assigned::New(Index::new(31)));
     }
 
+    /// In whatever states the first segments are.
     #[test]
-    fn revived_connection_is_steps_after_the_dead_member() {
-        let echoed = Index::new(60);
-        let dead = echoed.advanced(MAX_LEAD);
-        let mut table = EchoTable::revived(echoed, 7);
-        let first = table.assign(departure(7)).index();
-        assert_eq!(first.steps_after(dead), 1);
-        assert!(first.steps_after(echoed) < INDEX_COUNT / 2);
+    fn revived_connection_has_one_index_before_an_echo() {
+        for has_new_state in [false, true] {
+            let echoed = Index::new(60);
+            let dead = echoed.advanced(MAX_LEAD);
+            let mut table = EchoTable::revived(echoed, 7);
+            for tsval in 8..100 {
+                let first = table.assign(Departure {
+                    has_new_state,
+                    ..departure(tsval)
+                });
+                assert_eq!(first.index().steps_after(dead), 1);
+                assert!(first.index().steps_after(echoed) < INDEX_COUNT / 2);
+            }
+            table.on_echo(echoed.advanced(MAX_LEAD + 1), false);
+            assert!(matches!(table.assign(departure(200)), Assigned::New(_)));
+        }
     }
 }

@@ -35,6 +35,18 @@ impl ClientOptions {
         SEGMENT_SIZES[(self.0 & 1) as usize]
     }
 
+    /// 0 to 7, for the program in the kernel.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self.0
+    }
+
+    /// The options with this number modulo 8.
+    #[must_use]
+    pub const fn of_number(number: u8) -> Self {
+        Self(number & 7)
+    }
+
     /// 3 bits.
     pub(crate) const fn bits(self) -> u32 {
         self.0 as u32

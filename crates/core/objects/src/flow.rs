@@ -1,0 +1,249 @@
+//! A connection that a member serves: the numbers of both sides, and the turn under way.
+
+use core::time::Duration;
+
+use wire::SeqNumber;
+
+use crate::isn::Slot;
+use crate::timestamp::index::EchoTable;
+use crate::timestamp::{ClientOptions, StateBits};
+
+/// Scale of each window that a member offers. A member that revives a connection cannot ask for the scale.
+pub const POOL_WINDOW_SCALE: u8 = 7;
+
+/// Most bytes of a guarded request that are acknowledged: `GET `. The path behind begins with a slash, so a member sees
+/// how many bytes are missing.
+pub const RELEASED_MAX: u8 = 4;
+
+/// Bytes of a guarded request that are acknowledged with its response: an odd number in an even turn, an even number in
+/// an odd turn ([`Turn::number`]). The request that a client repeats after a death is of the response that the
+/// client's echo tells of if both are odd or both are even. Without this, a member would take the next request for that
+/// request: of a client that has the whole response and has not heard of the acknowledgement.
+#[must_use]
+pub const fn released_with_response(turn_number: u32) -> u8 {
+    if turn_number.is_multiple_of(2) { 1 } else { 2 }
+}
+
+/// Bytes that are acknowledged after several repetitions, on top.
+pub const RELEASE_STEP: u8 = 2;
+
+/// A connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Flow {
+    /// The client's side.
+    pub client: Client,
+    /// The server's side, in the numbers that the client sees.
+    pub server: Server,
+    /// The request under way, or the last request.
+    pub turn: Turn,
+    /// The server's timestamps behind the indexes.
+    pub echoes: EchoTable,
+    /// Kinds and states of timestamps.
+    pub states: States,
+    /// When the connection began.
+    pub slot: Slot,
+    /// Who talks to the client.
+    pub mode: Mode,
+    /// Why the connection cannot be revived.
+    pub unprotected: Option<Unprotected>,
+    /// Life of the server that owns the socket.
+    pub incarnation: u32,
+    /// Interface on which the client's packets arrive.
+    pub interface: u32,
+}
+
+/// The client's side of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Client {
+    /// Initial sequence number.
+    pub isn: SeqNumber,
+    /// End of the client's highest segment.
+    pub nxt: SeqNumber,
+    /// Acknowledgement, as the client sees the numbers.
+    pub ack: SeqNumber,
+    /// Newest timestamp.
+    pub tsval: u32,
+    /// Newest window, not scaled.
+    pub window: u16,
+    /// Scale of the client's window.
+    pub window_scale: u8,
+    /// Both sides use timestamps.
+    pub has_timestamps: bool,
+    /// Scale and segment size, rounded down.
+    pub options: ClientOptions,
+}
+
+/// The server's side of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Server {
+    /// Initial sequence number, as the client sees the number.
+    pub isn: SeqNumber,
+    /// End of the bytes that the client was sent.
+    pub nxt: SeqNumber,
+    /// Number that the client sees less the number of the server's socket.
+    pub delta: u32,
+    /// No byte before this number leaves: another server has sent the bytes before.
+    pub floor: SeqNumber,
+    /// Acknowledgement that the client has.
+    pub told: SeqNumber,
+    /// Acknowledgement of the server's TCP.
+    pub received: SeqNumber,
+    /// Right edge of the window that the client has.
+    pub window_edge: SeqNumber,
+    /// The next pure ACK leaves: a segment of the client needs an answer.
+    pub owes_ack: bool,
+    /// Scale of the window of the server's TCP; `None`: the two sides do not scale windows.
+    pub window_scale: Option<u8>,
+}
+
+/// A request and its response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// How far the turn is.
+    pub phase: Phase,
+    /// Number of the turn on the connection, from 0.
+    pub number: u32,
+    /// First byte of the request.
+    pub request_start: SeqNumber,
+    /// End of the request.
+    pub request_end: SeqNumber,
+    /// First byte of the response, as the client sees the number.
+    pub response_start: SeqNumber,
+    /// Bytes of head and body; `None`: the response ends with the connection.
+    pub response_len: Option<u64>,
+    /// Bytes of the response that the client has acknowledged.
+    pub acked: u64,
+    /// Bytes of the response that have left.
+    pub sent: u64,
+    /// When the request came, `CLOCK_MONOTONIC`.
+    pub asked_at: Duration,
+    /// Method of the request.
+    pub method: http1::Method,
+    /// The request stays unacknowledged until the client has the response.
+    pub is_guarded: bool,
+    /// The head of the response was read.
+    pub has_answer: bool,
+    /// The client asked for a part.
+    pub has_range: bool,
+    /// How often the client has sent the request again since the newest acknowledgement.
+    pub repeats: u8,
+    /// Bytes of the guarded request that the client was told to have arrived, at most [`RELEASED_MAX`].
+    pub released: u8,
+}
+
+/// How far a turn is (TRODS 3.2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// No request is under way.
+    Idle,
+    /// The server has a request, and has sent nothing yet.
+    Asked,
+    /// The head of the response has left.
+    Body,
+}
+
+/// The lower 26 bits of timestamps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct States {
+    /// Of the newest segment.
+    pub newest: StateBits,
+    /// While the response under way is not complete.
+    pub body: StateBits,
+    /// While no response is under way.
+    pub agreed: StateBits,
+    /// Without protection.
+    pub bare: StateBits,
+}
+
+/// Where the segments of a connection go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// The server's socket and the client talk.
+    Served,
+    /// The member asks the server for the rest in the client's name; no segment passes.
+    Reviving,
+    /// The two sides have keys of their own (TCP-MD5, TCP-AO): segments pass untouched.
+    Foreign,
+}
+
+/// Why a connection is not protected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Unprotected {
+    /// The client does not use timestamps and SACK, or takes segments of fewer than 1,300 bytes only.
+    #[error("the client has no timestamps or no SACK, or its segments are shorter than 1300 bytes")]
+    NoTimestamps,
+    /// The client's bytes are no request of HTTP/1.1, or the meaning is in doubt: TLS, HTTP/2, malformed.
+    #[error(
+        "the client does not speak plain HTTP/1.1 without doubt (TLS, HTTP/2 or a malformed request)"
+    )]
+    NotHttp,
+    /// A request with a body of unknown length.
+    #[error("a request with a body of unknown length")]
+    Method,
+    /// A request that asks for another protocol, or waits for an interim response.
+    #[error("a request with Upgrade or Expect")]
+    Upgraded,
+    /// A request in several segments.
+    #[error("a request in several segments")]
+    SplitRequest,
+    /// A request before the response to the request before is complete.
+    #[error("pipelined requests")]
+    Pipelined,
+    /// The response header is in several segments, or longer than 2,047 bytes.
+    #[error("a response header in several segments, or of 2048 bytes or more")]
+    Header,
+    /// A response in chunks.
+    #[error("a chunked response")]
+    Chunked,
+    /// A later response on a connection, longer than a timestamp can tell.
+    #[error("a later response on a connection, longer than a timestamp can tell")]
+    LaterResponse,
+    /// The request was unacknowledged for too long.
+    #[error("the request was unacknowledged for too long")]
+    WithheldTooLong,
+    /// The server said more than the response, or spoke without a request.
+    #[error("the server sent bytes that belong to no response")]
+    Server,
+    /// A response with several ranges.
+    #[error("a request or a response with several ranges")]
+    Multipart,
+    /// The server ignores the client's range, or answers with a part that the client has not asked for.
+    #[error("the server ignores the client's range")]
+    OwnRange,
+    /// A response of more than 3 GiB, without a store.
+    #[error("a response of more than 3 GiB")]
+    TooLong,
+}
+
+impl Unprotected {
+    /// All reasons, in the order of the codes from 1 on (`enum unprotected_object` of the programs).
+    pub const ALL: [Self; 14] = [
+        Self::NoTimestamps,
+        Self::NotHttp,
+        Self::Method,
+        Self::Upgraded,
+        Self::SplitRequest,
+        Self::Pipelined,
+        Self::Header,
+        Self::Chunked,
+        Self::LaterResponse,
+        Self::WithheldTooLong,
+        Self::Server,
+        Self::Multipart,
+        Self::OwnRange,
+        Self::TooLong,
+    ];
+
+    /// The code that programs and user space share, from 1 on.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        let position = Self::ALL.iter().position(|reason| *reason == self);
+        position.map_or(0, |index| u8::try_from(index + 1).unwrap_or(0))
+    }
+
+    /// The reason with this code; `None` for 0 and for unknown codes.
+    #[must_use]
+    pub fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
+    }
+}

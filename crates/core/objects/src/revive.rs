@@ -1,0 +1,715 @@
+//! The revival of a connection at another member (TRODS 2.3): a small TCP client that asks the local server for the
+//! rest.
+//!
+//! | step | |
+//! |---|---|
+//! | the client's segment | the echo tells where the body began ([`Position`]); the payload is the request |
+//! | SYN in the client's name | numbered so that the edited request ends where the client's request ends |
+//! | the request for the rest | the client's own request with another range |
+//! | the head of the answer | judged ([`crate::judge`]): spliced, or reset with a reason |
+//! | the splice | the flow that the programs translate from then on; bytes that came with the head go to the client |
+//!
+//! While a revival is under way, the programs let no segment pass: segments of both sides come here.
+
+mod flow;
+mod position;
+mod segments;
+#[cfg(test)]
+mod tests;
+
+use alloc::{borrow::Cow, boxed::Box, vec::Vec};
+use core::time::Duration;
+
+use http1::date;
+use http1::edit::request_for_rest;
+use http1::range::RangeRequest;
+use http1::version::ObjectVersion;
+use http1::{BodyLength, Doubt, Method, RequestHead, ResponseHead, parse_request, parse_response};
+use wire::{FlowKey, Options, SackBlock, Segment, SeqNumber, SynOptions, TcpOption, Timestamps};
+
+use self::position::Fit;
+pub use self::position::{Position, PositionError, WITHHOLD_MAX};
+use self::segments::Received;
+use crate::flow::{Flow, RELEASED_MAX, Unprotected};
+use crate::judge::{Download, JudgeRules, Refusal, Verdict, judge};
+use crate::key::PoolKey;
+use crate::timestamp::Timestamp;
+
+/// Time after which a segment to the local server is sent again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+/// Bound of the difference between the clocks of two hosts of a pool, and of the host that made the files.
+pub const CLOCK_DIFFERENCE: Duration = Duration::from_secs(5);
+/// Segments sent to the local server without an answer, before the connection is reset.
+const TRIES_MAX: u32 = 8;
+/// Time after the client's newest segment after which a revival without a request ends. A client repeats a request
+/// after at most 120 s (RFC 6298, 2.5).
+const SILENCE_MAX: Duration = Duration::from_secs(130);
+/// How often a revival sees the lowest segment of a client that is not the request of the response: the first time, as
+/// a probe of the tail (RFC 8985), and with the timer, which repeats the lowest of all.
+const LATER_REQUESTS_MAX: u32 = 4;
+
+/// Knowledge of a member for all revivals.
+#[derive(Debug, Clone, Copy)]
+pub struct Rules {
+    /// Key of the pool.
+    pub key: PoolKey,
+    /// How answers are judged.
+    pub judge: JudgeRules,
+    /// Life of the local server.
+    pub incarnation: u32,
+    /// Time since the Unix epoch.
+    pub unix_now: Duration,
+    /// Longest time for which a request stays unacknowledged: no download that an echo tells of has begun earlier.
+    pub withhold: Duration,
+    /// From then on, no byte of a server that has died is on its way to a client (the clock of `now`). A request whose
+    /// response may have begun at that server is not asked before: the client would get parts of two responses.
+    pub settled_at: Duration,
+}
+
+/// Next action of the member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// An IP packet for the local server, in the numbers of its socket.
+    ToServer(Vec<u8>),
+    /// The programs translate from now on.
+    Splice(Box<Flow>),
+    /// An IP packet for the client.
+    ToClient(Vec<u8>),
+    /// The revival is over. The packet, if any, resets the client's connection.
+    Refuse {
+        /// The reason.
+        reason: Reason,
+        /// A RST for the client.
+        reset: Option<Vec<u8>>,
+    },
+}
+
+/// Why a connection cannot be revived.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// The client's echo does not tell a position.
+    #[error(transparent)]
+    Position(#[from] PositionError),
+    /// The client's request is not one that can be asked again.
+    #[error("the client's request cannot be repeated: {0}")]
+    Request(Unprotected),
+    /// The client asked for the last bytes of an object, or several ranges.
+    #[error("the client's own range cannot be continued")]
+    OwnRange,
+    /// The answer of the local server.
+    #[error(transparent)]
+    Answer(#[from] Refusal),
+    /// The version of the object is another than the version that the client has a part of.
+    #[error("another version of the object")]
+    Version,
+    /// The object was modified since the download may have begun. The few bits of a timestamp do not tell with
+    /// certainty whether the client has a part of the version before.
+    #[error("the object was modified a short time ago")]
+    Modified,
+    /// The client sends later requests, and never the first that was not acknowledged.
+    #[error("the client does not repeat its first unacknowledged request")]
+    LaterRequest,
+    /// The client sends nothing more.
+    #[error("the client sends no request")]
+    Silent,
+    /// The local server does not answer.
+    #[error("the local server does not answer")]
+    NoServer,
+    /// The head of the answer is longer than the first flight.
+    #[error("the head of the answer is too long")]
+    LongHead,
+}
+
+/// A connection that is not revived.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejected {
+    /// Why.
+    pub reason: Reason,
+    /// A RST for the client.
+    pub reset: Option<Vec<u8>>,
+}
+
+/// A revival under way.
+#[derive(Debug, Clone)]
+pub struct Revival {
+    key: FlowKey,
+    rules: Rules,
+    client: ClientView,
+    position: Position,
+    stage: Stage,
+    /// When the last segment for the server is sent again.
+    retry_at: Duration,
+    tries: u32,
+}
+
+/// State of the client, as its segments tell.
+#[derive(Debug, Clone, Copy)]
+struct ClientView {
+    echo: Timestamp,
+    /// The client's acknowledgement when the revival began: the first byte that the client lacks.
+    ack: SeqNumber,
+    /// The newest acknowledgement.
+    newest_ack: SeqNumber,
+    nxt: SeqNumber,
+    tsval: u32,
+    window: u16,
+    /// Interface on which the client's packets arrive.
+    interface: u32,
+}
+
+#[derive(Debug, Clone)]
+enum Stage {
+    /// The client's segments had no request so far, or a later request than the request of the response.
+    AwaitsRequest {
+        /// The lowest segment with a later request, and how often it came.
+        lowest: Option<SeqNumber>,
+        sightings: u32,
+    },
+    Connects(Question),
+    Asks(Question, Connected, Received),
+    Done,
+}
+
+/// The request for the local server.
+#[derive(Debug, Clone)]
+struct Question {
+    /// The bytes.
+    bytes: Vec<u8>,
+    /// First byte and end of the client's request.
+    start: SeqNumber,
+    end: SeqNumber,
+    /// Bytes of the request that the client was told to have arrived.
+    released: u8,
+    method: Method,
+    /// Range of the client's own request.
+    own_range: RangeRequest,
+    has_own_range: bool,
+}
+
+/// The local server's part of the handshake.
+#[derive(Debug, Clone, Copy)]
+struct Connected {
+    isn: SeqNumber,
+    tsval: u32,
+    window: u16,
+    window_scale: u8,
+}
+
+impl Connected {
+    /// Before the server has answered.
+    const fn none() -> Self {
+        Self {
+            isn: SeqNumber(0),
+            tsval: 0,
+            window: 0,
+            window_scale: 0,
+        }
+    }
+}
+
+impl Question {
+    /// Before the client has asked.
+    const fn none(end: SeqNumber) -> Self {
+        Self {
+            bytes: Vec::new(),
+            start: end,
+            end,
+            released: 0,
+            method: Method::Get,
+            own_range: RangeRequest::From(0),
+            has_own_range: false,
+        }
+    }
+
+    /// Number of the SYN.
+    fn syn(&self) -> SeqNumber {
+        self.first() - 1
+    }
+
+    /// Number of the first byte, so that the last byte has the number of the client's last byte.
+    fn first(&self) -> SeqNumber {
+        self.end - u32::try_from(self.bytes.len()).unwrap_or(0)
+    }
+}
+
+/// Ends a connection of a client that cannot be revived: the next byte that the client expects has the number of the
+/// RST, as far as the member knows.
+#[must_use]
+pub fn reset_of(key: FlowKey, flow: &Flow) -> Option<Vec<u8>> {
+    segments::reset(key, flow.client.ack, flow.client.nxt)
+}
+
+impl Revival {
+    /// A revival for a segment of a client. `now`: any clock that only advances.
+    ///
+    /// # Errors
+    /// The segment has no timestamps, or its echo tells no position.
+    pub fn new(
+        key: FlowKey,
+        rules: Rules,
+        segment: &Segment<'_>,
+        interface: u32,
+        now: Duration,
+    ) -> Result<(Self, Vec<Action>), Rejected> {
+        let rejected = |error: PositionError| Rejected {
+            reason: error.into(),
+            reset: segments::reset(key, segment.ack(), segment.end_seq()),
+        };
+        let Some(Timestamps { value, echo }) = segment.timestamps() else {
+            return Err(rejected(PositionError::NoTimestamps));
+        };
+        let echo = Timestamp::from_wire(echo);
+        let position =
+            Position::of(echo.state, &rules.key, &key, segment.ack()).map_err(rejected)?;
+        let mut revival = Self {
+            key,
+            rules,
+            client: ClientView {
+                echo,
+                ack: segment.ack(),
+                newest_ack: segment.ack(),
+                nxt: segment.end_seq(),
+                tsval: value,
+                window: segment.window(),
+                interface,
+            },
+            position,
+            stage: Stage::AwaitsRequest {
+                lowest: None,
+                sightings: 0,
+            },
+            retry_at: now + SILENCE_MAX,
+            tries: 0,
+        };
+        let actions = revival.on_client(segment, now);
+        Ok((revival, actions))
+    }
+
+    /// The flow while the revival is under way: no segment passes.
+    #[must_use]
+    pub fn placeholder(&self) -> Flow {
+        flow::placeholder(&self.client, &self.rules, &self.key, &self.position)
+    }
+
+    /// Whether the revival is over.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Done)
+    }
+
+    /// Bytes of the response body that the client has; `None` if no response was under way.
+    #[must_use]
+    pub const fn offset(&self) -> Option<u64> {
+        match self.position {
+            Position::Body { offset, .. } => Some(offset),
+            Position::Idle { .. } => None,
+        }
+    }
+
+    /// The request target, if the request is known and is text.
+    #[must_use]
+    pub fn target(&self) -> Option<&str> {
+        let (Stage::Connects(question) | Stage::Asks(question, ..)) = &self.stage else {
+            return None;
+        };
+        core::str::from_utf8(&question.bytes)
+            .ok()?
+            .split(' ')
+            .nth(1)
+    }
+
+    /// When [`Revival::on_time`] has something to do.
+    #[must_use]
+    pub const fn deadline(&self) -> Duration {
+        if self.is_over() {
+            Duration::MAX
+        } else {
+            self.retry_at
+        }
+    }
+
+    /// A segment of the client.
+    pub fn on_client(&mut self, segment: &Segment<'_>, now: Duration) -> Vec<Action> {
+        self.client.nxt = self.client.nxt.max_seq(segment.end_seq());
+        if segment.ack().after(self.client.newest_ack) {
+            self.client.newest_ack = segment.ack();
+        }
+        self.client.window = segment.window();
+        if let Some(timestamps) = segment.timestamps() {
+            self.client.tsval = timestamps.value;
+        }
+        if matches!(self.stage, Stage::AwaitsRequest { .. }) {
+            self.retry_at = now + SILENCE_MAX;
+        }
+        if !matches!(self.stage, Stage::AwaitsRequest { .. }) || segment.payload().is_empty() {
+            return Vec::new();
+        }
+        let is_idle = matches!(self.position, Position::Idle { .. });
+        if is_idle && now < self.rules.settled_at {
+            // Bytes of a dead server may still be on their way. The client sends the request again.
+            return Vec::new();
+        }
+        let (request, released) = with_beginning(segment.payload());
+        let start = segment.seq() - u32::from(released);
+        match self
+            .position
+            .fits(&self.rules.key, &self.key, start, released)
+        {
+            Fit::Later => return self.on_later_request(segment.seq()),
+            // The bytes are of a response whose first segment was lost. Another server may write another header.
+            Fit::Asked if is_idle && has_bytes_behind_hole(segment) => {
+                return self.refuse(PositionError::HeaderPart.into());
+            }
+            Fit::Next => return self.refuse(PositionError::HeaderPart.into()),
+            Fit::Asked => {}
+        }
+        match self.question(&request, start, released) {
+            Ok(question) => {
+                self.stage = Stage::Connects(question);
+                self.tries = 0;
+                self.ask(now)
+            }
+            Err(reason) => self.refuse(reason),
+        }
+    }
+
+    /// The client's timer brings the request of the position: the lowest of all that are not acknowledged.
+    fn on_later_request(&mut self, seq: SeqNumber) -> Vec<Action> {
+        let Stage::AwaitsRequest { lowest, sightings } = &mut self.stage else {
+            return Vec::new();
+        };
+        if lowest.is_none_or(|lowest| seq.before(lowest)) {
+            *lowest = Some(seq);
+            *sightings = 0;
+        }
+        if *lowest == Some(seq) {
+            *sightings += 1;
+        }
+        if *sightings >= LATER_REQUESTS_MAX {
+            return self.refuse(Reason::LaterRequest);
+        }
+        Vec::new()
+    }
+
+    /// Sends the SYN or the request, again if necessary.
+    fn ask(&mut self, now: Duration) -> Vec<Action> {
+        self.retry_at = now + RETRY_INTERVAL;
+        self.tries += 1;
+        if self.tries > TRIES_MAX {
+            return self.refuse(Reason::NoServer);
+        }
+        let packet = match &self.stage {
+            Stage::Connects(question) => {
+                segments::syn(self.key, &self.client, question, self.position.options())
+            }
+            Stage::Asks(question, connected, _) => segments::request(
+                self.key,
+                &self.client,
+                question,
+                connected,
+                self.position.options(),
+            ),
+            Stage::AwaitsRequest { .. } | Stage::Done => None,
+        };
+        packet.map(Action::ToServer).into_iter().collect()
+    }
+
+    /// The time has come that [`Revival::deadline`] told.
+    pub fn on_time(&mut self, now: Duration) -> Vec<Action> {
+        if now < self.retry_at || self.is_over() {
+            return Vec::new();
+        }
+        if matches!(self.stage, Stage::AwaitsRequest { .. }) {
+            self.stage = Stage::Done;
+            let (reason, reset) = (Reason::Silent, None);
+            return Vec::from([Action::Refuse { reason, reset }]);
+        }
+        self.ask(now)
+    }
+
+    /// A segment of the local server.
+    pub fn on_server(&mut self, segment: &Segment<'_>, now: Duration) -> Vec<Action> {
+        use wire::Flags;
+        if segment.flags().contains(Flags::RST) {
+            // Nobody listens yet, or the server does not want the connection: the next try comes in time.
+            return Vec::new();
+        }
+        match &mut self.stage {
+            Stage::Connects(question) => {
+                let is_answer = segment.flags().contains(Flags::SYN.union(Flags::ACK))
+                    && segment.ack() == question.syn() + 1;
+                if !is_answer {
+                    return Vec::new();
+                }
+                let options = SynOptions::parse(segment.option_bytes());
+                let connected = Connected {
+                    isn: segment.seq(),
+                    tsval: options.timestamps.map_or(0, |timestamps| timestamps.value),
+                    window: segment.window(),
+                    window_scale: options.window_scale.unwrap_or(0),
+                };
+                let received = Received::new(segment.seq() + 1);
+                self.stage = Stage::Asks(question.clone(), connected, received);
+                self.tries = 0;
+                if matches!(self.position, Position::Idle { .. }) {
+                    return self.splice_idle(now);
+                }
+                self.ask(now)
+            }
+            Stage::Asks(_, connected, received) => {
+                if let Some(timestamps) = segment.timestamps() {
+                    connected.tsval = timestamps.value;
+                }
+                received.add(segment);
+                self.on_answer(now)
+            }
+            Stage::AwaitsRequest { .. } | Stage::Done => Vec::new(),
+        }
+    }
+
+    /// No response was under way: the request passes as the client sent it, and so does the answer.
+    fn splice_idle(&mut self, now: Duration) -> Vec<Action> {
+        let Stage::Asks(question, connected, _) = &self.stage else {
+            return Vec::new();
+        };
+        let flow = flow::asked(
+            &self.client,
+            &self.rules,
+            &self.key,
+            &self.position,
+            question,
+            connected,
+            now,
+        );
+        let request = segments::request(
+            self.key,
+            &self.client,
+            question,
+            connected,
+            self.position.options(),
+        );
+        let mut actions = Vec::from([Action::Splice(Box::new(flow))]);
+        actions.extend(request.map(Action::ToServer));
+        self.stage = Stage::Done;
+        actions
+    }
+
+    /// Judges the answer as soon as its head is whole.
+    fn on_answer(&mut self, now: Duration) -> Vec<Action> {
+        let Stage::Asks(question, connected, received) = &self.stage else {
+            return Vec::new();
+        };
+        let head = match parse_response(received.bytes(), question.method) {
+            Ok(None) if received.is_full() => return self.refuse(Reason::LongHead),
+            Ok(None) => return Vec::new(),
+            Ok(Some(head)) => head,
+            Err(doubt) => return self.refuse(Refusal::Doubt(doubt).into()),
+        };
+        let judged = self.judged(question, &head);
+        let (question, connected, received) = (question.clone(), *connected, received.clone());
+        match judged {
+            Ok(answer) => {
+                self.stage = Stage::Done;
+                let splice = flow::Splice {
+                    client: &self.client,
+                    rules: &self.rules,
+                    key: &self.key,
+                    position: &self.position,
+                    question: &question,
+                    connected: &connected,
+                    now,
+                };
+                splice.actions(&answer, &received)
+            }
+            Err(reason) => self.refuse(reason),
+        }
+    }
+
+    fn judged(&self, question: &Question, head: &ResponseHead<'_>) -> Result<Answer, Reason> {
+        let Position::Body { offset, .. } = self.position else {
+            return Err(Reason::Position(PositionError::Forged));
+        };
+        let known = u64::from(offset > 0);
+        let version = match head.status {
+            200 | 206 => {
+                let version = ObjectVersion::of(head).map_err(Refusal::Doubt)?;
+                let first = question.own_range_start();
+                let (rules, key) = (&self.rules, &self.key);
+                if !self.position.has_version(rules, key, &version, first) {
+                    return Err(Reason::Version);
+                }
+                if self.position.is_tagged() && self.was_modified(&version) {
+                    return Err(Reason::Modified);
+                }
+                version
+            }
+            status @ (404 | 410) => return Err(Refusal::Gone { status }.into()),
+            500..=599 => return Err(Reason::NoServer),
+            status => return Err(Refusal::Condition { status }.into()),
+        };
+        let range = question
+            .own_range
+            .resolve(version.complete_len.unwrap_or(0));
+        let download = Download {
+            range: range.ok_or(Reason::Answer(Refusal::Part))?,
+            offset: offset - known,
+            version,
+        };
+        if head.body == BodyLength::Chunked {
+            return Err(Reason::Answer(Refusal::Part));
+        }
+        let discard = match judge(&download, head, self.rules.judge) {
+            Verdict::Splice { discard } => discard + known,
+            Verdict::Complete => return Err(Reason::Answer(Refusal::Part)),
+            Verdict::Retry => return Err(Reason::NoServer),
+            Verdict::Reset(refusal) => return Err(refusal.into()),
+        };
+        let range = download.range;
+        Ok(Answer {
+            head_len: head.len,
+            discard,
+            part_len: range.last() - range.first() + 1,
+            is_complete: range.rest_from(offset).is_none(),
+        })
+    }
+
+    /// Whether the object is younger than the download may be.
+    fn was_modified(&self, version: &ObjectVersion) -> bool {
+        let modified = version.last_modified.as_deref().and_then(date::parse);
+        let began = self
+            .position
+            .began(self.rules.unix_now, self.rules.withhold);
+        modified.is_some_and(|time| time + CLOCK_DIFFERENCE >= began)
+    }
+
+    fn refuse(&mut self, reason: Reason) -> Vec<Action> {
+        let resets = self.resets_for_server();
+        self.stage = Stage::Done;
+        let reset = segments::reset(self.key, self.client.newest_ack, self.client.nxt);
+        let mut actions = resets;
+        actions.push(Action::Refuse { reason, reset });
+        actions
+    }
+
+    /// Ends the connection to the local server, in the client's name: at either number that its TCP may expect.
+    fn resets_for_server(&self) -> Vec<Action> {
+        let (Stage::Connects(question) | Stage::Asks(question, ..)) = &self.stage else {
+            return Vec::new();
+        };
+        let numbers = [question.first(), question.end];
+        let resets = numbers.map(|seq| segments::reset_of_client(self.key, seq));
+        resets.into_iter().flatten().map(Action::ToServer).collect()
+    }
+
+    /// The question to the local server, from the client's request that begins at `start`.
+    fn question(&self, request: &[u8], start: SeqNumber, released: u8) -> Result<Question, Reason> {
+        let head = parse_request(request)
+            .map_err(|_| Reason::Request(Unprotected::NotHttp))?
+            .ok_or(Reason::Request(Unprotected::SplitRequest))?;
+        let own_range = match (self.position, checked(&head)) {
+            // The range passes as the client sent it.
+            (Position::Idle { .. }, Err(Reason::OwnRange)) => Some(RangeRequest::From(0)),
+            (_, checked) => checked?,
+        };
+        let bytes = match self.position {
+            Position::Idle { .. } => request[..head.len].to_vec(),
+            Position::Body { offset, .. } => {
+                // With a byte that the client has: also a client that has everything gets an answer that tells the
+                // version. (416 tells the length, if that.)
+                let own = own_range.unwrap_or(RangeRequest::From(0));
+                let rest = rest(own, offset.saturating_sub(1)).ok_or(Reason::OwnRange)?;
+                request_for_rest(request, rest, None, false)
+                    .map_err(|doubt: Doubt| Reason::Answer(Refusal::Doubt(doubt)))?
+            }
+        };
+        let head_len =
+            u32::try_from(head.len).map_err(|_| Reason::Request(Unprotected::SplitRequest))?;
+        Ok(Question {
+            bytes,
+            start,
+            end: start + head_len,
+            released,
+            method: head.method,
+            own_range: own_range.unwrap_or(RangeRequest::From(0)),
+            has_own_range: own_range.is_some(),
+        })
+    }
+}
+
+/// The request with the bytes before, which the client was told to have arrived, and the number of these bytes
+/// ([`RELEASED_MAX`]).
+fn with_beginning(payload: &[u8]) -> (Cow<'_, [u8]>, u8) {
+    const BEGINNINGS: [(&[u8], &[u8], u8); 4] = [
+        (b"G", b"ET ", 1),
+        (b"GE", b"T ", 2),
+        (b"GET", b" ", 3),
+        (b"GET ", b"/", RELEASED_MAX),
+    ];
+    for (before, behind, released) in BEGINNINGS {
+        if payload.starts_with(behind) {
+            return ([before, payload].concat().into(), released);
+        }
+    }
+    (payload.into(), 0)
+}
+
+impl Question {
+    /// Where the part of the object begins that the client asked for.
+    const fn own_range_start(&self) -> u64 {
+        match self.own_range {
+            RangeRequest::Closed { first, .. } | RangeRequest::From(first) => first,
+            RangeRequest::Suffix(_) => 0,
+        }
+    }
+}
+
+/// Meaning of the answer's head.
+#[derive(Debug, Clone, Copy)]
+struct Answer {
+    head_len: usize,
+    /// Bytes of the body that the client has, or never asked for.
+    discard: u64,
+    /// Bytes of the object that the client asked for.
+    part_len: u64,
+    /// The client has everything.
+    is_complete: bool,
+}
+
+/// Whether the client has bytes behind a hole (RFC 2018).
+fn has_bytes_behind_hole(segment: &Segment<'_>) -> bool {
+    let is_behind = |block: &SackBlock| block.right.after(segment.ack());
+    Options::new(segment.option_bytes()).any(
+        |option| matches!(option, Ok(TcpOption::Sack(blocks)) if blocks.as_slice().iter().any(is_behind)),
+    )
+}
+
+/// A request that can be asked again: the range that it asks for, if any.
+fn checked(head: &RequestHead<'_>) -> Result<Option<RangeRequest>, Reason> {
+    if head.method == Method::Other || head.body != BodyLength::Bytes(0) {
+        return Err(Reason::Request(Unprotected::Method));
+    }
+    let value = |name| head.fields.value(name);
+    let has = |name| value(name).map(|value| value.is_some()).unwrap_or(true);
+    if has("upgrade") || has("expect") {
+        return Err(Reason::Request(Unprotected::Upgraded));
+    }
+    let Some(range) = value("range").map_err(|_| Reason::OwnRange)? else {
+        return Ok(None);
+    };
+    match RangeRequest::parse(range) {
+        Ok(RangeRequest::Suffix(_)) | Err(_) => Err(Reason::OwnRange),
+        Ok(range) => Ok(Some(range)),
+    }
+}
+
+/// The rest of a range behind `offset` bytes. `None` if the range has no such byte.
+fn rest(range: RangeRequest, offset: u64) -> Option<RangeRequest> {
+    match range {
+        RangeRequest::Closed { first, last } => {
+            let first = first.checked_add(offset)?;
+            (first <= last).then_some(RangeRequest::Closed { first, last })
+        }
+        RangeRequest::From(first) => Some(RangeRequest::From(first.checked_add(offset)?)),
+        RangeRequest::Suffix(_) => None,
+    }
+}
