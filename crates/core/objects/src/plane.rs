@@ -1,0 +1,450 @@
+//! The model of the programs in the kernel (`bpf/objects.bpf.c` of the crate `dataplane`): from whole IP packets to
+//! verdicts and changed packets.
+//!
+//! The crate `dataplane` compares programs and model packet by packet. A [`Plane`] reads no clock: `now` is the time
+//! since the host was booted. The host of a model never sleeps, so the two clocks of the programs are one here.
+//!
+//! | module | |
+//! |---|---|
+//! | `ingress` | from the clients to the server |
+//! | `egress` | from the server to the clients |
+//! | `handshake` | connections that begin |
+//! | `request` | requests, and their responses |
+//! | `turned` | packets that go back to where they came from |
+//! | `latch` | the death of the server, and the ends of connections |
+//! | `fence` | packets in the name of the pool that never leave |
+
+mod egress;
+mod fence;
+mod handshake;
+mod ingress;
+mod latch;
+mod packet;
+mod request;
+mod turned;
+
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::time::Duration;
+
+use http1::version::VersionCheck;
+use wire::{FlowKey, SeqNumber};
+
+pub use self::packet::Packet;
+use self::{handshake::HalfOpen, packet::Segment};
+use crate::flow::{Flow, Unprotected};
+use crate::isn::Slot;
+use crate::key::PoolKey;
+
+/// Offsets from [`Settings::mark`] of the marks of the member's own packets: of a client, once more.
+pub const MARK_CLIENT_SPACE: u32 = 0;
+/// For the server, unchanged.
+pub const MARK_SERVER_SPACE: u32 = 1;
+/// For the client, unchanged.
+pub const MARK_TO_CLIENT: u32 = 2;
+/// For the client, unchanged; the link address of the neighbour is still unknown.
+pub const MARK_TO_NEIGHBOUR: u32 = 5;
+
+/// Marks of the member's own packets.
+const MARK_COUNT: u32 = 6;
+/// RFC 7323, 2.3.
+const LARGEST_WINDOW: u32 = 1 << 30;
+/// Bytes that a copy of a segment has at most.
+const COPY_LEN_MAX: usize = 16_384;
+
+/// Settings that are fixed before a program is attached.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Addresses of the pool.
+    pub addresses: Vec<SocketAddr>,
+    /// The present key of the pool, and perhaps the key before.
+    pub keys: Vec<PoolKey>,
+    /// First of the marks of the member's packets.
+    pub mark: u32,
+    /// Which validators tell two versions of an object apart.
+    pub version_check: VersionCheck,
+    /// Objects never change under a name.
+    pub is_immutable: bool,
+    /// Longest time for which a request stays unacknowledged.
+    pub withhold: Duration,
+}
+
+/// Verdict on a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// On to the receiver.
+    Next,
+    /// Dropped. The sender's TCP hears of the drop.
+    Drop,
+    /// Dropped, while the sender's TCP takes the packet for sent.
+    Withheld,
+    /// The packet enters through this interface's [`Plane::ingress`].
+    RedirectIngress,
+    /// Leaves through this interface, when the link address of the neighbour is found.
+    RedirectNeighbour,
+}
+
+/// Packets that the programs count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "in enum object_counter")]
+pub enum Counter {
+    TranslatedIn,
+    TranslatedOut,
+    Withheld,
+    AcksMade,
+    Fenced,
+    Gated,
+    Unknown,
+    Stray,
+    Forged,
+    Parked,
+    SelfAcks,
+    Exhausted,
+    Forwarded,
+}
+
+impl Counter {
+    /// All counters, with the names that the programs' counters have.
+    pub const ALL: [(Self, &'static str); 13] = [
+        (Self::TranslatedIn, "translated_in"),
+        (Self::TranslatedOut, "translated_out"),
+        (Self::Withheld, "withheld"),
+        (Self::AcksMade, "acks_made"),
+        (Self::Fenced, "fenced"),
+        (Self::Gated, "gated"),
+        (Self::Unknown, "unknown"),
+        (Self::Stray, "stray"),
+        (Self::Forged, "forged"),
+        (Self::Parked, "parked"),
+        (Self::SelfAcks, "self_acks"),
+        (Self::Exhausted, "exhausted"),
+        (Self::Forwarded, "forwarded"),
+    ];
+}
+
+/// An event for user space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// The server crashed; the gate is shut.
+    Death,
+    /// The server listens on a port of the pool.
+    Listening,
+    /// A connection can no longer be revived.
+    Unprotected {
+        /// The connection.
+        key: FlowKey,
+        /// Why.
+        reason: Unprotected,
+    },
+    /// A client has sent a guarded request again.
+    Repeated {
+        /// The connection.
+        key: FlowKey,
+        /// Number of the repeated segment.
+        seq: SeqNumber,
+    },
+}
+
+/// Whose segment a [`SegmentCopy`] is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CopyKind {
+    /// Of a client, on a connection that the member does not know.
+    Unknown,
+    /// Of a client whose connection is being revived.
+    Client,
+    /// Of the server, on such a connection.
+    Parked,
+}
+
+/// A copy of a segment for user space.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SegmentCopy {
+    /// The connection.
+    pub key: FlowKey,
+    /// Whose segment.
+    pub kind: CopyKind,
+    /// Interface on which the segment came, or would have left.
+    pub interface: u32,
+    /// The IP packet, or the beginning of a long packet.
+    pub packet: Vec<u8>,
+    /// Length of the whole packet, bytes.
+    pub packet_len: usize,
+}
+
+/// The rest of a connection that is over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Tombstone {
+    delta: u32,
+    /// Of the server's newest segment: an echo is translated to this value.
+    tsval: u32,
+    /// The timestamp that the client sees.
+    value: u32,
+}
+
+/// The programs and maps of a member.
+#[derive(Debug, Clone)]
+pub struct Plane {
+    flows: BTreeMap<FlowKey, Flow>,
+    /// Handshakes under way. The model has no limit.
+    half_open: BTreeMap<FlowKey, HalfOpen>,
+    tombstones: BTreeMap<FlowKey, Tombstone>,
+    /// Connections that other members serve.
+    forwards: BTreeMap<FlowKey, IpAddr>,
+    shared: Shared,
+}
+
+/// State of the member, and everything that leaves besides the packets.
+#[derive(Debug, Clone)]
+struct Shared {
+    settings: Settings,
+    endpoints: BTreeSet<SocketAddr>,
+    /// An address of each interface that is not of the pool.
+    own_addresses: BTreeMap<u32, Ipv4Addr>,
+    life: Life,
+    counters: BTreeMap<Counter, u64>,
+    events: VecDeque<Event>,
+    copies: VecDeque<SegmentCopy>,
+    /// Packets that left besides the packets that calls returned.
+    sent: VecDeque<Packet>,
+}
+
+/// `struct member`, without the settings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Life {
+    lease_until: Duration,
+    quiescence_until: Duration,
+    unix_offset: Duration,
+    is_gated: bool,
+    is_stopping: bool,
+    accepts: bool,
+    incarnation: u32,
+    /// Changes of the pool, counted.
+    changes: u32,
+}
+
+impl Plane {
+    /// A member without a lease, behind the gate.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        let canonical = |end: &SocketAddr| SocketAddr::new(end.ip().to_canonical(), end.port());
+        Self {
+            flows: BTreeMap::new(),
+            half_open: BTreeMap::new(),
+            tombstones: BTreeMap::new(),
+            forwards: BTreeMap::new(),
+            shared: Shared {
+                endpoints: settings.addresses.iter().map(canonical).collect(),
+                settings,
+                own_addresses: BTreeMap::new(),
+                life: Life {
+                    lease_until: Duration::ZERO,
+                    quiescence_until: Duration::ZERO,
+                    unix_offset: Duration::ZERO,
+                    is_gated: true,
+                    is_stopping: false,
+                    accepts: false,
+                    incarnation: 1,
+                    changes: 0,
+                },
+                counters: BTreeMap::new(),
+                events: VecDeque::new(),
+                copies: VecDeque::new(),
+                sent: VecDeque::new(),
+            },
+        }
+    }
+
+    /// No packet leaves from this time on.
+    pub const fn set_lease(&mut self, until: Duration) {
+        self.shared.life.lease_until = until;
+    }
+
+    /// The pool counts as changed a short time ago until this time.
+    pub const fn set_quiescence(&mut self, until: Duration) {
+        self.shared.life.quiescence_until = until;
+        self.shared.life.changes += 1;
+    }
+
+    /// Unix time less the time since the host was booted.
+    pub const fn set_clock(&mut self, offset: Duration) {
+        self.shared.life.unix_offset = offset;
+    }
+
+    /// Address in whose name an interface looks for its neighbours.
+    pub fn set_own_address(&mut self, interface: u32, address: Ipv4Addr) {
+        self.shared.own_addresses.insert(interface, address);
+    }
+
+    /// Whether connections may begin at this member.
+    pub const fn accept(&mut self, does: bool) {
+        self.shared.life.accepts = does;
+    }
+
+    /// Another member serves the connection.
+    pub fn forward(&mut self, key: FlowKey, to: IpAddr) {
+        self.forwards.insert(key, to);
+    }
+
+    /// No packet of the server leaves from now on.
+    pub const fn gate(&mut self) {
+        self.shared.life.is_gated = true;
+    }
+
+    /// A new server: the gate opens.
+    pub const fn new_incarnation(&mut self, incarnation: u32) {
+        self.shared.life.incarnation = incarnation;
+        self.shared.life.is_stopping = false;
+        self.shared.life.is_gated = false;
+    }
+
+    /// Whether the server was asked to end.
+    pub const fn stopping(&mut self, is_stopping: bool) {
+        self.shared.life.is_stopping = is_stopping;
+    }
+
+    /// Verdict on a packet that comes in.
+    pub fn ingress(&mut self, packet: &mut Packet, now: Duration) -> Verdict {
+        ingress::ingress(self, packet, now)
+    }
+
+    /// Verdict on a packet that leaves, from the server or from user space.
+    pub fn egress(&mut self, packet: &mut Packet, now: Duration) -> Verdict {
+        egress::egress(self, packet, now)
+    }
+
+    /// A process of the server has crashed: the gate is shut before its sockets are closed.
+    pub fn on_crash(&mut self) {
+        latch::on_crash(&mut self.shared);
+    }
+
+    /// A socket of the server listens.
+    pub fn on_listen(&mut self) {
+        self.shared.events.push_back(Event::Listening);
+    }
+
+    /// A socket of the server is gone, or waits for late segments (TIME_WAIT).
+    pub fn on_close(&mut self, key: &FlowKey) {
+        latch::on_close(self, key);
+    }
+
+    /// Writes a connection. Returns whether the connection was written: a connection that is known and must not be, or
+    /// is unknown and must not be, is left alone.
+    pub fn write_flow(&mut self, key: FlowKey, flow: Flow, is_known: bool) -> bool {
+        let is_written = self.flows.contains_key(&key) == is_known;
+        if is_written {
+            self.flows.insert(key, flow);
+        }
+        is_written
+    }
+
+    /// Forgets a connection.
+    pub fn forget_flow(&mut self, key: &FlowKey) {
+        self.flows.remove(key);
+    }
+
+    /// All connections.
+    pub fn flows(&self) -> impl Iterator<Item = (&FlowKey, &Flow)> {
+        self.flows.iter()
+    }
+
+    /// A connection.
+    #[must_use]
+    pub fn flow(&self, key: &FlowKey) -> Option<&Flow> {
+        self.flows.get(key)
+    }
+
+    /// Number of handshakes under way.
+    #[must_use]
+    pub fn half_open_count(&self) -> usize {
+        self.half_open.len()
+    }
+
+    /// Number of connections that are over, and of which something is left.
+    #[must_use]
+    pub fn tombstone_count(&self) -> usize {
+        self.tombstones.len()
+    }
+
+    /// How often a counter was advanced.
+    #[must_use]
+    pub fn counted(&self, counter: Counter) -> u64 {
+        self.shared.counters.get(&counter).copied().unwrap_or(0)
+    }
+
+    /// The next event.
+    pub fn take_event(&mut self) -> Option<Event> {
+        self.shared.events.pop_front()
+    }
+
+    /// The next copy of a segment.
+    pub fn take_copy(&mut self) -> Option<SegmentCopy> {
+        self.shared.copies.pop_front()
+    }
+
+    /// The next packet that left besides the packets that calls returned.
+    pub fn take_sent(&mut self) -> Option<Packet> {
+        self.shared.sent.pop_front()
+    }
+}
+
+impl Shared {
+    fn count(&mut self, counter: Counter) {
+        *self.counters.entry(counter).or_insert(0) += 1;
+    }
+
+    /// The lease is over: another member may go on with the connections.
+    fn is_fenced(&self, now: Duration) -> bool {
+        now >= self.life.lease_until
+    }
+
+    fn is_quiescent(&self, now: Duration) -> bool {
+        now < self.life.quiescence_until
+    }
+
+    fn slot(&self, now: Duration) -> Slot {
+        Slot::at(now + self.life.unix_offset)
+    }
+
+    fn key(&self) -> PoolKey {
+        let first = self.settings.keys.first().copied();
+        first.unwrap_or(PoolKey([0; 16]))
+    }
+
+    fn is_endpoint(&self, end: SocketAddr) -> bool {
+        self.endpoints
+            .contains(&SocketAddr::new(end.ip().to_canonical(), end.port()))
+    }
+
+    fn is_address(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.endpoints.iter().any(|end| end.ip() == address)
+    }
+
+    /// From here on an echo of the client tells every member that the connection cannot be revived.
+    fn lose_protection(&mut self, key: FlowKey, flow: &mut Flow, reason: Unprotected) {
+        if flow.unprotected.is_some() {
+            return;
+        }
+        flow.unprotected = Some(reason);
+        flow.turn.is_guarded = false;
+        self.events.push_back(Event::Unprotected { key, reason });
+    }
+
+    fn copy(&mut self, key: FlowKey, kind: CopyKind, packet: &Packet, segment: &Segment) {
+        let packet_len = segment.network.ip_len;
+        let copied = packet.bytes.get(..packet_len.min(COPY_LEN_MAX));
+        self.copies.push_back(SegmentCopy {
+            key,
+            kind,
+            interface: packet.interface,
+            packet: copied.unwrap_or_default().to_vec(),
+            packet_len,
+        });
+    }
+}
+
+/// The later of two numbers.
+fn advance(high: &mut SeqNumber, value: SeqNumber) {
+    *high = high.max_seq(value);
+}

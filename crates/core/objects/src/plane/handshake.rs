@@ -1,0 +1,315 @@
+//! Connections that begin: the SYN, the SYN-ACK with a keyed ISN, the third segment.
+
+use core::time::Duration;
+
+use wire::{Flags, FlowKey, SeqNumber};
+
+use super::packet::{ACK_OFFSET, Options, Packet, SEQ_OFFSET, Segment, find_options, write32};
+use super::{Counter, Life, Plane, Verdict};
+use crate::flow::{
+    Client, Flow, Mode, POOL_WINDOW_SCALE, Phase, Server, States, Turn, Unprotected,
+};
+use crate::isn::{self, Slot};
+use crate::key::PoolKey;
+use crate::timestamp::index::{EchoTable, Index};
+use crate::timestamp::{ClientOptions, State, StateBits, Timestamp};
+
+/// Segments must be as long for a protected connection, bytes.
+const SEGMENT_SIZE_MIN: u16 = 1300;
+/// Segments of a client that does not tell (RFC 9293, 3.7.1), bytes.
+const SEGMENT_SIZE_DEFAULT: u16 = 536;
+
+/// A handshake under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HalfOpen {
+    client_isn: SeqNumber,
+    client_tsval: u32,
+    /// The server's, as the client sees the number.
+    isn: SeqNumber,
+    delta: u32,
+    /// Of the server's newest SYN-ACK.
+    tsval: u32,
+    window_edge: SeqNumber,
+    /// Of the member at the SYN.
+    life: Life,
+    segment_size: u16,
+    client_window_scale: u8,
+    server_window_scale: Option<u8>,
+    slot: Slot,
+    has_timestamps: bool,
+    has_sack: bool,
+    is_answered: bool,
+    is_foreign: bool,
+}
+
+/// The lower 26 bits while no response is under way, of a client whose next request begins at `told`.
+pub(super) fn agreed_state(
+    key: &PoolKey,
+    flow: &FlowKey,
+    slot: Slot,
+    options: ClientOptions,
+    told: SeqNumber,
+) -> StateBits {
+    let tag = State::agreed_tag(key, flow, slot, options, told);
+    State::Agreed { slot, options, tag }.bits()
+}
+
+/// The same without protection.
+pub(super) fn bare_state(
+    key: &PoolKey,
+    flow: &FlowKey,
+    slot: Slot,
+    options: ClientOptions,
+) -> StateBits {
+    let tag = State::unprotected_tag(key, flow, slot, options);
+    State::Agreed { slot, options, tag }.bits()
+}
+
+impl HalfOpen {
+    fn of_syn(segment: &Segment, options: &Options, slot: Slot, life: Life) -> Self {
+        Self {
+            client_isn: segment.seq,
+            client_tsval: options.tsval(&segment.header).unwrap_or(0),
+            isn: SeqNumber(0),
+            delta: 0,
+            tsval: 0,
+            window_edge: SeqNumber(0),
+            life,
+            segment_size: options.segment_size.unwrap_or(SEGMENT_SIZE_DEFAULT),
+            client_window_scale: options.window_scale.unwrap_or(0),
+            server_window_scale: None,
+            slot,
+            has_timestamps: options.has_timestamps(),
+            has_sack: options.sack_permitted,
+            is_answered: false,
+            is_foreign: options.is_authenticated,
+        }
+    }
+
+    fn can_be_protected(&self) -> bool {
+        self.has_timestamps
+            && self.has_sack
+            && !self.is_foreign
+            && self.segment_size >= SEGMENT_SIZE_MIN
+    }
+
+    fn options(&self) -> ClientOptions {
+        let size = self.segment_size.max(SEGMENT_SIZE_MIN);
+        ClientOptions::new(self.client_window_scale, size).unwrap_or(ClientOptions::of_number(0))
+    }
+
+    /// Whether the segment is the last step of this handshake.
+    fn is_completed_by(&self, segment: &Segment) -> bool {
+        self.is_answered
+            && segment.is(Flags::ACK)
+            && segment.ack == self.isn + 1
+            && !segment.seq.before(self.client_isn + 1)
+            && !segment.seq.after(self.window_edge)
+    }
+
+    /// The flow of a handshake that is complete.
+    fn flow(&self, key: &FlowKey, pool_key: &PoolKey) -> Flow {
+        let options = self.options();
+        let agreed = agreed_state(pool_key, key, self.slot, options, self.client_isn + 1);
+        let bare = bare_state(pool_key, key, self.slot, options);
+        let unprotected = (!self.can_be_protected()).then_some(Unprotected::NoTimestamps);
+        let first = self.client_isn + 1;
+        Flow {
+            client: Client {
+                isn: self.client_isn,
+                nxt: first,
+                ack: self.isn + 1,
+                tsval: self.client_tsval,
+                window: 0,
+                window_scale: self.client_window_scale,
+                has_timestamps: self.has_timestamps,
+                options,
+            },
+            server: Server {
+                isn: self.isn,
+                nxt: self.isn + 1,
+                delta: self.delta,
+                floor: self.isn,
+                told: first,
+                received: first,
+                window_edge: self.window_edge,
+                owes_ack: false,
+                window_scale: self.server_window_scale,
+            },
+            turn: before_first_request(first),
+            echoes: EchoTable::new(Index::new(0), self.tsval),
+            states: States {
+                newest: if unprotected.is_some() { bare } else { agreed },
+                body: StateBits::of_wire(0),
+                agreed,
+                bare,
+            },
+            slot: self.slot,
+            mode: if self.is_foreign {
+                Mode::Foreign
+            } else {
+                Mode::Served
+            },
+            unprotected,
+            incarnation: self.life.incarnation,
+            interface: 0,
+        }
+    }
+}
+
+/// Before the first request.
+const fn before_first_request(request_end: SeqNumber) -> Turn {
+    Turn {
+        phase: Phase::Idle,
+        number: 0,
+        request_start: SeqNumber(0),
+        request_end,
+        response_start: SeqNumber(0),
+        response_len: Some(0),
+        acked: 0,
+        sent: 0,
+        asked_at: Duration::ZERO,
+        method: http1::Method::Get,
+        is_guarded: false,
+        has_answer: false,
+        has_range: false,
+        repeats: 0,
+        released: 0,
+    }
+}
+
+/// A SYN: the member begins to know a connection. If the server's TCP has a connection with these ends, it answers with
+/// a challenge ACK (RFC 5961, 4): a client that has begun anew learns of the old connection, and resets the connection.
+pub(super) fn ingress_syn(
+    plane: &mut Plane,
+    packet: &mut Packet,
+    key: FlowKey,
+    segment: &Segment,
+    now: Duration,
+) -> Verdict {
+    let options = find_options(&segment.header);
+    let mut header = segment.header.clone();
+    for place in &options.unsupported {
+        header[place.clone()].fill(wire::kind::NO_OPERATION);
+    }
+    segment.commit(packet, header);
+    if let Some(flow) = plane.flows.get_mut(&key) {
+        flow.server.owes_ack = true;
+    }
+    let incarnation = plane.shared.life.incarnation;
+    let is_known = plane.half_open.get(&key).is_some_and(|known| {
+        // The server's TCP answers one SYN at a time, and another SYN with a challenge at most (RFC 5961, 4).
+        let is_kept = known.client_isn == segment.seq || known.is_answered;
+        is_kept && known.life.incarnation == incarnation
+    });
+    if !is_known {
+        let slot = plane.shared.slot(now);
+        let half_open = HalfOpen::of_syn(segment, &options, slot, plane.shared.life);
+        plane.half_open.insert(key, half_open);
+    }
+    Verdict::Next
+}
+
+/// Whether the segment answers the SYN that was noted for these ends.
+pub(super) fn is_answer_to_noted_syn(plane: &Plane, key: &FlowKey, segment: &Segment) -> bool {
+    let noted = plane.half_open.get(key);
+    segment.has(Flags::SYN.union(Flags::ACK))
+        && noted.is_some_and(|noted| segment.ack == noted.client_isn + 1)
+}
+
+/// A SYN-ACK. The client cannot be asked for its options again after a death: the window scale is the pool's, and
+/// the rest travels in the timestamp. `None`: no handshake is under way.
+pub(super) fn egress_synack(
+    plane: &mut Plane,
+    packet: &mut Packet,
+    key: FlowKey,
+    segment: &Segment,
+) -> Option<Verdict> {
+    let half_open = plane.half_open.get_mut(&key)?;
+    if segment.ack != half_open.client_isn + 1 {
+        // The options of the SYN that is answered are not known. The client sends its SYN again.
+        plane.half_open.remove(&key);
+        plane.shared.count(Counter::Gated);
+        return Some(Verdict::Drop);
+    }
+    let options = find_options(&segment.header);
+    half_open.is_answered = true;
+    half_open.window_edge = segment.ack + u32::from(segment.window);
+    if half_open.is_foreign {
+        half_open.isn = segment.seq;
+        half_open.delta = 0;
+        return Some(Verdict::Next);
+    }
+    let pool_key = plane.shared.key();
+    half_open.isn = isn::initial(&pool_key, &key, half_open.slot);
+    half_open.delta = half_open.isn.0.wrapping_sub(segment.seq.0);
+    half_open.server_window_scale = options.window_scale;
+    half_open.has_sack &= options.sack_permitted;
+    half_open.has_timestamps &= options.has_timestamps();
+    let mut header = segment.header.clone();
+    write32(&mut header, SEQ_OFFSET, half_open.isn.0);
+    match options.window_scale_at {
+        Some(at) => header[at] = POOL_WINDOW_SCALE,
+        // Without the option of both sides no window is scaled.
+        None => half_open.client_window_scale = 0,
+    }
+    if let Some(tsval) = options.tsval(&segment.header) {
+        half_open.tsval = tsval;
+        let client = half_open.options();
+        let state = if half_open.can_be_protected() {
+            agreed_state(
+                &pool_key,
+                &key,
+                half_open.slot,
+                client,
+                half_open.client_isn + 1,
+            )
+        } else {
+            bare_state(&pool_key, &key, half_open.slot, client)
+        };
+        options.set_tsval(&mut header, Timestamp::value(Index::new(0), state));
+    }
+    segment.commit(packet, header);
+    Some(Verdict::Next)
+}
+
+/// The client resets a handshake: the client has begun another handshake from the same port, or does not want this one.
+/// `None`: no handshake is under way.
+pub(super) fn ingress_reset(
+    plane: &mut Plane,
+    packet: &mut Packet,
+    key: FlowKey,
+    segment: &Segment,
+) -> Option<Verdict> {
+    let half_open = plane.half_open.get(&key)?;
+    if !half_open.is_answered || segment.seq != half_open.client_isn + 1 {
+        return Some(Verdict::Drop);
+    }
+    let mut header = segment.header.clone();
+    if segment.has(Flags::ACK) {
+        write32(
+            &mut header,
+            ACK_OFFSET,
+            segment.ack.0.wrapping_sub(half_open.delta),
+        );
+    }
+    segment.commit(packet, header);
+    plane.half_open.remove(&key);
+    Some(Verdict::Next)
+}
+
+/// A segment of no flow: the last step of a handshake becomes a flow.
+pub(super) fn promote(plane: &mut Plane, key: FlowKey, segment: &Segment) {
+    let changes = plane.shared.life.changes;
+    // Since two changes of the pool, another member may have served the connection, and may have died.
+    let is_old = |half_open: &HalfOpen| changes.wrapping_sub(half_open.life.changes) > 1;
+    if plane.half_open.get(&key).is_some_and(is_old) {
+        plane.half_open.remove(&key);
+    }
+    let half_open = plane.half_open.get(&key);
+    if let Some(half_open) = half_open.filter(|half_open| half_open.is_completed_by(segment)) {
+        let flow = half_open.flow(&key, &plane.shared.key());
+        plane.flows.insert(key, flow);
+        plane.half_open.remove(&key);
+    }
+}

@@ -1,0 +1,357 @@
+//! Turns of a connection (`turn.h`): a request, and its response (TRODS 3.2). While the client lacks a part of the
+//! response, the request stays unacknowledged: the client keeps the request for the next member.
+
+use core::time::Duration;
+
+use http1::{BodyLength, Method, parse_request, parse_response};
+use wire::{FlowKey, SeqNumber};
+
+use super::packet::Segment;
+use super::{Event, LARGEST_WINDOW, Shared, advance};
+use crate::flow::{
+    Client, Flow, Phase, RELEASE_STEP, RELEASED_MAX, Server, Turn, Unprotected,
+    released_with_response,
+};
+use crate::head::{RequestSummary, ResponseSummary};
+use crate::isn::Slot;
+use crate::key::PoolKey;
+use crate::timestamp::{
+    FAR_POSITIONS, LaterPosition, MAX_HEADER, NEAR_POSITIONS, State, StateBits, version_word,
+};
+
+/// Repetitions of a request after which a byte is acknowledged.
+const RELEASE_AFTER: u8 = 4;
+/// Most bytes of a guarded response: a first one, a later one, a later one of a pool whose objects never change.
+const FIRST_LIMIT: u64 = 3 << 30;
+const NEAR_LIMIT: u64 = 24 << 10;
+const FAR_LIMIT: u64 = (FAR_POSITIONS as u64) - (64 << 10);
+
+/// A request that can be guarded, or at least understood.
+fn summary(payload: &[u8]) -> Result<RequestSummary, Unprotected> {
+    let head = parse_request(payload).map_err(|_| Unprotected::NotHttp)?;
+    let summary = RequestSummary::of(&head.ok_or(Unprotected::SplitRequest)?);
+    if summary.has_upgrade || summary.has_expect {
+        return Err(Unprotected::Upgraded);
+    }
+    if summary.has_ranges {
+        return Err(Unprotected::Multipart);
+    }
+    match summary.body {
+        BodyLength::Bytes(len) if len <= LARGEST_WINDOW.into() => Ok(summary),
+        _ => Err(Unprotected::Method),
+    }
+}
+
+impl Turn {
+    fn begun_by(
+        summary: &RequestSummary,
+        number: u32,
+        start: SeqNumber,
+        response_start: SeqNumber,
+        now: Duration,
+    ) -> Self {
+        let body = match summary.body {
+            BodyLength::Bytes(len) => len,
+            BodyLength::Chunked | BodyLength::UntilClose => 0,
+        };
+        let len = u64::try_from(summary.len).unwrap_or(0) + body;
+        Self {
+            phase: Phase::Asked,
+            number,
+            request_start: start,
+            request_end: start + u32::try_from(len).unwrap_or(0),
+            response_start,
+            response_len: None,
+            acked: 0,
+            sent: 0,
+            asked_at: now,
+            method: summary.method,
+            is_guarded: summary.method == Method::Get && body == 0,
+            has_answer: false,
+            has_range: summary.has_range,
+            repeats: 0,
+            released: 0,
+        }
+    }
+
+    /// The client has acknowledged more, in a segment whose payload ends at `end`. Whether the turn is over with that.
+    pub(super) fn on_client_ack(
+        &mut self,
+        client: &mut Client,
+        server: &Server,
+        ack: SeqNumber,
+        end: SeqNumber,
+    ) -> bool {
+        if !ack.after(client.ack) {
+            return false;
+        }
+        if self.phase == Phase::Body {
+            self.acked += u64::from(ack.0.wrapping_sub(client.ack.0));
+        }
+        let sent_end = sent_end(client, server);
+        if ack.after(sent_end) {
+            self.sent += u64::from(ack.0.wrapping_sub(sent_end.0));
+        }
+        client.ack = ack;
+        let is_acked = self.response_len.is_some_and(|len| self.acked >= len);
+        let is_asked = !client.nxt.before(self.request_end) || !end.before(self.request_end);
+        if self.phase != Phase::Body || !is_acked || !is_asked {
+            return false;
+        }
+        self.phase = Phase::Idle;
+        self.is_guarded = false;
+        self.number += 1;
+        true
+    }
+
+    /// The server ends the response by closing.
+    pub(super) const fn on_server_fin(&mut self) {
+        if matches!(self.phase, Phase::Body) && self.response_len.is_none() {
+            self.response_len = Some(self.sent);
+        }
+    }
+}
+
+/// New bytes of the client.
+pub(super) fn on_client_payload(
+    shared: &mut Shared,
+    key: FlowKey,
+    flow: &mut Flow,
+    segment: &Segment,
+    payload: &[u8],
+    now: Duration,
+) {
+    if flow.unprotected.is_some() {
+        return;
+    }
+    if flow.turn.phase != Phase::Idle {
+        // The rest of a body belongs to the turn.
+        if segment.payload_end().after(flow.turn.request_end) {
+            shared.lose_protection(key, flow, Unprotected::Pipelined);
+        }
+        return;
+    }
+    let begun = if segment.seq != flow.client.nxt {
+        Err(Unprotected::SplitRequest)
+    } else if segment.ack != sent_end(&flow.client, &flow.server) {
+        Err(Unprotected::Pipelined)
+    } else {
+        summary(payload)
+    };
+    let begun = begun.and_then(|summary| {
+        let number = flow.turn.number;
+        let turn = Turn::begun_by(&summary, number, segment.seq, segment.ack, now);
+        let is_more = segment.payload_end().0.wrapping_sub(segment.seq.0)
+            > turn.request_end.0.wrapping_sub(segment.seq.0);
+        if is_more {
+            Err(Unprotected::Pipelined)
+        } else {
+            Ok(turn)
+        }
+    });
+    match begun {
+        Ok(turn) => flow.turn = turn,
+        Err(reason) => shared.lose_protection(key, flow, reason),
+    }
+}
+
+/// The client has sent a guarded request again. Windows gives up after five times: after the fourth some bytes of the
+/// beginning that every request has are acknowledged.
+pub(super) fn on_repeated_request(
+    shared: &mut Shared,
+    key: FlowKey,
+    flow: &mut Flow,
+    now: Duration,
+) {
+    if now.saturating_sub(flow.turn.asked_at) > shared.settings.withhold {
+        shared.lose_protection(key, flow, Unprotected::WithheldTooLong);
+        return;
+    }
+    let turn = &mut flow.turn;
+    let seq = turn.request_start + u32::from(turn.released);
+    shared.events.push_back(Event::Repeated { key, seq });
+    let released = match turn.released {
+        0 => released_with_response(turn.number),
+        released => released + RELEASE_STEP,
+    };
+    if released > RELEASED_MAX {
+        return;
+    }
+    turn.repeats += 1;
+    if turn.repeats >= RELEASE_AFTER {
+        turn.repeats = 0;
+        turn.released = released;
+    }
+}
+
+/// New bytes of the server, up to `end` as the client sees the numbers. Whether the bytes leave is not certain yet.
+pub(super) fn on_server_payload(
+    shared: &mut Shared,
+    key: FlowKey,
+    flow: &mut Flow,
+    segment: &Segment,
+    payload: &[u8],
+    end: SeqNumber,
+) {
+    if flow.unprotected.is_some() {
+        return;
+    }
+    let seq = segment.seq + flow.server.delta;
+    let mut read = match flow.turn.phase {
+        Phase::Asked if seq == flow.turn.response_start => {
+            on_response_head(shared, key, flow, payload)
+        }
+        // Also bytes without a request.
+        Phase::Asked | Phase::Idle => Err(Unprotected::Server),
+        Phase::Body => Ok(()),
+    };
+    let turn = &flow.turn;
+    let sent_end = sent_end(&flow.client, &flow.server);
+    let sent = turn.sent + u64::from(end.0.wrapping_sub(sent_end.0));
+    if turn.response_len.is_some_and(|len| sent > len) {
+        read = read.and(Err(Unprotected::Server));
+    }
+    let (limit, reason) = match turn.number {
+        0 => (FIRST_LIMIT, Unprotected::TooLong),
+        _ if shared.settings.is_immutable => (FAR_LIMIT, Unprotected::LaterResponse),
+        _ => (NEAR_LIMIT, Unprotected::LaterResponse),
+    };
+    if turn.is_guarded && sent > limit {
+        read = read.and(Err(reason));
+    }
+    if let Err(reason) = read {
+        shared.lose_protection(key, flow, reason);
+    }
+}
+
+/// The head of a response. An error: why the rest of the response is not protected.
+fn on_response_head(
+    shared: &Shared,
+    key: FlowKey,
+    flow: &mut Flow,
+    payload: &[u8],
+) -> Result<(), Unprotected> {
+    let head = parse_response(payload, flow.turn.method).map_err(|_| Unprotected::Header)?;
+    let head = head.ok_or(Unprotected::Header)?;
+    let summary = ResponseSummary::of(&head, shared.settings.version_check);
+    let summary = summary.map_err(|_| Unprotected::Header)?;
+    if summary.status < 200 {
+        return Err(Unprotected::Header);
+    }
+    if summary.body == BodyLength::Chunked {
+        return Err(Unprotected::Chunked);
+    }
+    if summary.has_parts {
+        return Err(Unprotected::Multipart);
+    }
+    // Another server may do as asked: the position in the object would be another.
+    if matches!(summary.status, 200 | 206) && flow.turn.has_range != summary.part.is_some() {
+        return Err(Unprotected::OwnRange);
+    }
+    let first = summary.part.map_or(0, |part| part.first());
+    let word = version_word(summary.version, first);
+    let head_len = u64::try_from(summary.len).unwrap_or(0);
+    flow.turn.has_answer = true;
+    flow.turn.response_len = match summary.body {
+        BodyLength::Bytes(len) => Some(head_len + len),
+        BodyLength::Chunked | BodyLength::UntilClose => None,
+    };
+    let header_len = u16::try_from(head_len).unwrap_or(u16::MAX);
+    flow.states.body = if flow.turn.number > 0 {
+        let start = flow.turn.response_start + u32::from(header_len);
+        later_state(shared, &key, flow, start, word)
+    } else if header_len < MAX_HEADER {
+        first_state(&shared.key(), &key, flow, header_len, word)
+    } else {
+        return Err(Unprotected::Header);
+    };
+    flow.turn.phase = Phase::Body;
+    // Of other responses a part of the object is no continuation.
+    let has_part = matches!(summary.status, 200 | 206) && summary.body != BodyLength::Bytes(0);
+    flow.turn.is_guarded &= has_part;
+    if flow.turn.is_guarded {
+        let released = released_with_response(flow.turn.number);
+        flow.turn.released = flow.turn.released.max(released);
+    }
+    Ok(())
+}
+
+fn later_state(
+    shared: &Shared,
+    key: &FlowKey,
+    flow: &Flow,
+    body_start: SeqNumber,
+    word: u32,
+) -> StateBits {
+    let pool_key = shared.key();
+    let base = crate::isn::initial(&pool_key, key, Slot::new(0));
+    let options = flow.client.options;
+    let distance = body_start.0.wrapping_sub(base.0);
+    let position = if shared.settings.is_immutable {
+        LaterPosition::Far {
+            distance: distance % FAR_POSITIONS,
+        }
+    } else {
+        let distance = u16::try_from(distance % NEAR_POSITIONS).unwrap_or(0);
+        let tag = State::later_tag(&pool_key, key, options, distance, word);
+        LaterPosition::Near { distance, tag }
+    };
+    State::Later {
+        options,
+        is_odd: flow.turn.number % 2 == 1,
+        position,
+    }
+    .bits()
+}
+
+fn first_state(
+    pool_key: &PoolKey,
+    key: &FlowKey,
+    flow: &Flow,
+    header_len: u16,
+    word: u32,
+) -> StateBits {
+    let (slot, options) = (flow.slot, flow.client.options);
+    let tag = State::first_tag(pool_key, key, slot, options, header_len, word);
+    State::First {
+        slot,
+        options,
+        header_len,
+        tag,
+    }
+    .bits()
+}
+
+/// Bytes have left, up to `payload_end` and with a FIN to `end`. A pure ACK tells nothing of bytes that were withheld.
+/// The floor stays as near behind the end as a segment that comes again can be: numbers that are further apart than
+/// half of the sequence space are in no order (RFC 9293, 3.4).
+pub(super) fn advance_nxt(flow: &mut Flow, payload_end: SeqNumber, end: SeqNumber) {
+    let sent_end = sent_end(&flow.client, &flow.server);
+    if payload_end.after(sent_end) {
+        flow.turn.sent += u64::from(payload_end.0.wrapping_sub(sent_end.0));
+    }
+    let server = &mut flow.server;
+    advance(&mut server.nxt, end);
+    if server.nxt.0.wrapping_sub(server.floor.0) > LARGEST_WINDOW {
+        server.floor = server.nxt - LARGEST_WINDOW;
+    }
+}
+
+/// End of the bytes that the client was sent, by any server: a server that died may have sent more of the response than
+/// this server's socket has, and the client acknowledges these bytes as soon as a hole before these is filled.
+pub(super) const fn sent_end(client: &Client, server: &Server) -> SeqNumber {
+    server.nxt.max_seq(client.ack)
+}
+
+/// The last number that the client may acknowledge: of a revived connection, the end of the response, and a FIN.
+pub(super) fn last_ack(flow: &Flow) -> SeqNumber {
+    let (turn, server) = (&flow.turn, &flow.server);
+    let sent_end = sent_end(&flow.client, server);
+    let left = turn.response_len.and_then(|len| len.checked_sub(turn.sent));
+    let left = left.and_then(|left| u32::try_from(left).ok());
+    let left = left.filter(|left| *left <= LARGEST_WINDOW && turn.phase == Phase::Body);
+    match left {
+        Some(left) if server.floor != server.isn => sent_end + left + 1,
+        _ => sent_end,
+    }
+}

@@ -1,0 +1,334 @@
+//! The members, the network, and user space of each member.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http1::version::VersionCheck;
+use objects::{
+    PoolKey,
+    judge::JudgeRules,
+    plane::{CopyKind, MARK_SERVER_SPACE, Packet, Plane, SegmentCopy, Settings, Verdict},
+    revive::{Action, PositionError, Reason, Revival, Rules, WITHHOLD_MAX},
+};
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
+use wire::{ChecksumMode, FlowKey, IpPacket, Segment};
+
+use crate::{client::Client, server::Server};
+
+const POOL_KEY: PoolKey = PoolKey([7; 16]);
+const MARK_BASE: u32 = 0x0f70_0000;
+/// Longer than any download takes, with all its deaths.
+const TICK_COUNT_MAX: u64 = 200_000;
+/// Time from a death to the first packet at the next server. Longer than any way through the network: a segment that is
+/// older than the client's newest timestamp, and arrives behind the 31 steps of a revival, would look newer (PAWS).
+const RESTART_TICKS: u64 = 50;
+/// In the year 2026: the objects are of no known age.
+const UNIX_NOW: Duration = Duration::from_secs(1_790_000_000);
+const LEASE_MAX: Duration = Duration::from_secs(1 << 30);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Death {
+    /// The host loses power; another member goes on.
+    Host,
+    /// The server crashes, and is started on the same host.
+    Server,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Scenario {
+    pub(crate) seed: u64,
+    /// Lengths of the objects that the client downloads, one after the other.
+    pub(crate) lengths: Vec<usize>,
+    pub(crate) deaths: Vec<(u64, Death)>,
+    pub(crate) loss_percent: u32,
+    /// Longest way of a packet through the network.
+    pub(crate) delay_ticks: u64,
+    pub(crate) v6: bool,
+    /// The client does not wait for the acknowledgement of the request before.
+    pub(crate) client_asks_at_once: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Receiver {
+    Client,
+    Pool,
+}
+
+struct Member {
+    plane: Plane,
+    server: Option<Server>,
+    restart_at: u64,
+    incarnation: u32,
+    revival: Option<Revival>,
+}
+
+pub(crate) struct Pool {
+    scenario: Scenario,
+    key: FlowKey,
+    rng: StdRng,
+    now: u64,
+    client: Client,
+    member: Member,
+    network: BTreeMap<(u64, u64), (Receiver, Vec<u8>)>,
+    serial: u64,
+    pub(crate) revived: u32,
+    /// The client was reset, with good reason.
+    pub(crate) is_reset: bool,
+}
+
+fn flow_key(v6: bool) -> FlowKey {
+    let address = |v4: &str, v6_text: &str| if v6 { v6_text } else { v4 }.parse().expect("one");
+    let client = address("10.0.0.1:40000", "[fd00::1]:40000");
+    FlowKey::new(client, address("10.0.0.10:80", "[fd00::10]:80"))
+}
+
+impl Pool {
+    pub(crate) fn new(scenario: &Scenario) -> Self {
+        let mut rng = StdRng::seed_from_u64(scenario.seed);
+        let key = flow_key(scenario.v6);
+        let at_once = scenario.client_asks_at_once;
+        let client = Client::new(key, rng.random(), &scenario.lengths, at_once);
+        let mut pool = Self {
+            scenario: scenario.clone(),
+            key,
+            now: 0,
+            client,
+            member: Member {
+                plane: plane(key),
+                server: None,
+                restart_at: 0,
+                incarnation: 1,
+                revival: None,
+            },
+            network: BTreeMap::new(),
+            serial: 0,
+            revived: 0,
+            is_reset: false,
+            rng,
+        };
+        pool.start_server();
+        pool
+    }
+
+    fn time(&self) -> Duration {
+        Duration::from_millis(1 + self.now)
+    }
+
+    fn start_server(&mut self) {
+        let seed = self.rng.random();
+        self.member.server = Some(Server::new(self.key, &self.scenario.lengths, seed));
+        self.member.plane.new_incarnation(self.member.incarnation);
+    }
+
+    /// Runs until the client has everything.
+    pub(crate) fn run(mut self) -> Self {
+        while !self.client.is_done() && !self.is_reset {
+            assert!(
+                self.now < TICK_COUNT_MAX,
+                "stuck at {:?}",
+                self.client.progress()
+            );
+            self.die();
+            let packets = self.client.on_tick(self.now);
+            self.send(Receiver::Pool, packets);
+            let server = self.member.server.as_mut();
+            let packets = server.map_or_else(Vec::new, |server| server.on_tick(self.now));
+            self.leave(packets);
+            self.user_space();
+            self.deliver();
+            self.now += 1;
+        }
+        self
+    }
+
+    fn die(&mut self) {
+        let now = self.now;
+        let deaths = self.scenario.deaths.clone();
+        for (_, death) in deaths.iter().filter(|(at, _)| *at == now) {
+            match death {
+                Death::Host => {
+                    self.member.plane = plane(self.key);
+                    self.member.plane.set_quiescence(LEASE_MAX);
+                    self.member.server = None;
+                    self.member.restart_at = now + RESTART_TICKS;
+                    self.member.revival = None;
+                }
+                Death::Server => {
+                    self.member.plane.gate();
+                    self.member.incarnation += 1;
+                    self.member.server = None;
+                    self.member.restart_at = now + RESTART_TICKS;
+                    if self.member.revival.take().is_some() {
+                        self.member.plane.forget_flow(&self.key);
+                        self.member.plane.set_quiescence(LEASE_MAX);
+                    }
+                }
+            }
+        }
+        if self.member.server.is_none() && now >= self.member.restart_at {
+            self.start_server();
+        }
+    }
+
+    fn send(&mut self, receiver: Receiver, packets: Vec<Vec<u8>>) {
+        for packet in packets {
+            let is_lost = self.rng.random_ratio(self.scenario.loss_percent, 100);
+            let delay = self.rng.random_range(1..=self.scenario.delay_ticks);
+            self.serial += 1;
+            if !is_lost {
+                let at = (self.now + delay, self.serial);
+                self.network.insert(at, (receiver, packet));
+            }
+        }
+    }
+
+    fn deliver(&mut self) {
+        while let Some(first) = self.network.first_entry()
+            && first.key().0 <= self.now
+        {
+            let (_, order) = *first.key();
+            let (receiver, packet) = first.remove();
+            match receiver {
+                Receiver::Client => {
+                    let packets = self.client.on_packet(&packet, order, self.now);
+                    self.send(Receiver::Pool, packets);
+                }
+                Receiver::Pool => self.arrive(packet),
+            }
+        }
+    }
+
+    fn packet(&self, bytes: Vec<u8>) -> Packet {
+        Packet {
+            bytes,
+            mark: 0,
+            interface: 1,
+            checksum: ChecksumMode::Full,
+        }
+    }
+
+    /// A packet of the client at the member.
+    fn arrive(&mut self, bytes: Vec<u8>) {
+        let mut packet = self.packet(bytes);
+        let verdict = self.member.plane.ingress(&mut packet, self.time());
+        while let Some(sent) = self.member.plane.take_sent() {
+            self.send(Receiver::Client, vec![sent.bytes]);
+        }
+        if verdict == Verdict::Next {
+            self.reach_server(&packet.bytes);
+        }
+    }
+
+    fn reach_server(&mut self, bytes: &[u8]) {
+        let Some(server) = self.member.server.as_mut() else {
+            return;
+        };
+        let answers = server.on_packet(bytes, self.now);
+        self.leave(answers);
+    }
+
+    /// Packets of the server.
+    fn leave(&mut self, packets: Vec<Vec<u8>>) {
+        for bytes in packets {
+            let mut packet = self.packet(bytes);
+            match self.member.plane.egress(&mut packet, self.time()) {
+                Verdict::Next => self.send(Receiver::Client, vec![packet.bytes]),
+                Verdict::RedirectIngress => {
+                    assert_eq!(packet.mark, MARK_BASE + MARK_SERVER_SPACE);
+                    let verdict = self.member.plane.ingress(&mut packet, self.time());
+                    assert_eq!(verdict, Verdict::Next);
+                    self.reach_server(&packet.bytes);
+                }
+                Verdict::Drop | Verdict::Withheld | Verdict::RedirectNeighbour => {}
+            }
+        }
+    }
+
+    /// What the crate `member` does.
+    fn user_space(&mut self) {
+        while let Some(copy) = self.member.plane.take_copy() {
+            self.take(&copy);
+        }
+        let now = self.time();
+        if let Some(revival) = &mut self.member.revival
+            && revival.deadline() <= now
+        {
+            let actions = revival.on_time(now);
+            self.perform(actions);
+        }
+    }
+
+    fn take(&mut self, copy: &SegmentCopy) {
+        let now = self.time();
+        let packet = IpPacket::parse_captured(&copy.packet, copy.packet_len).expect("a packet");
+        let segment = Segment::of(&packet).expect("a segment");
+        let actions = match (&mut self.member.revival, copy.kind) {
+            (Some(revival), CopyKind::Parked) => revival.on_server(&segment, now),
+            (Some(revival), _) => revival.on_client(&segment, now),
+            (None, CopyKind::Parked) => return,
+            (None, _) if segment.payload().is_empty() => return,
+            (None, kind) => {
+                let rules = Rules {
+                    key: POOL_KEY,
+                    judge: JudgeRules {
+                        check: VersionCheck::Etag,
+                        discard_limit: 1 << 30,
+                    },
+                    incarnation: self.member.incarnation,
+                    unix_now: UNIX_NOW,
+                    withhold: WITHHOLD_MAX,
+                    settled_at: Duration::ZERO,
+                };
+                let begun = Revival::new(self.key, rules, &segment, copy.interface, now);
+                let (revival, actions) = begun.expect("the client holds all that is needed");
+                let is_known = kind == CopyKind::Client;
+                let placeholder = revival.placeholder();
+                if !self
+                    .member
+                    .plane
+                    .write_flow(self.key, placeholder, is_known)
+                {
+                    return;
+                }
+                self.member.revival = Some(revival);
+                actions
+            }
+        };
+        self.perform(actions);
+    }
+
+    fn perform(&mut self, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::ToServer(packet) => self.reach_server(&packet),
+                Action::Splice(flow) => {
+                    self.revived += 1;
+                    self.member.plane.write_flow(self.key, *flow, true);
+                }
+                Action::ToClient(packet) => self.send(Receiver::Client, vec![packet]),
+                Action::Refuse { reason, .. } => {
+                    assert_eq!(reason, Reason::Position(PositionError::HeaderPart));
+                    assert!(self.client.has_bytes_behind_hole(), "a reset without need");
+                    self.is_reset = true;
+                }
+            }
+        }
+        if self.member.revival.as_ref().is_some_and(Revival::is_over) {
+            self.member.revival = None;
+        }
+    }
+}
+
+fn plane(key: FlowKey) -> Plane {
+    let mut plane = Plane::new(Settings {
+        addresses: vec![key.server()],
+        keys: vec![POOL_KEY],
+        mark: MARK_BASE,
+        version_check: VersionCheck::Etag,
+        is_immutable: false,
+        withhold: WITHHOLD_MAX,
+    });
+    plane.accept(true);
+    plane.set_lease(LEASE_MAX);
+    plane
+}
