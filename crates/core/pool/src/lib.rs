@@ -15,6 +15,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod claims;
 mod flow_hash;
 mod monitor;
 mod owner_table;

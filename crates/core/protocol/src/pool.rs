@@ -16,6 +16,7 @@
 //! The balancer does not answer a request that is older than the newest answered request. After [`Refused`] the
 //! balancer closes the stream.
 
+mod claim;
 mod names;
 mod parts;
 
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use crate::Versions;
 use crate::control::{Message, Role};
 
+pub use claim::{Claim, ClaimError, ClaimKind};
 pub use names::{AddressError, MemberAddress, MemberName, NameError};
 pub use parts::{Config, Hello, MembershipState, PoolKey, Refused, Table, TableMember};
 pub use types::{TableKind, VersionCheck};
