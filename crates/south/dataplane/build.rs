@@ -26,7 +26,12 @@ fn main() {
         .obj(&object)
         .clang_args(&flags)
         .build_and_generate(out.join("replay.skel.rs"));
-    if let Err(error) = hold.and(balance).and(replay) {
+    let objects = SkeletonBuilder::new()
+        .source("bpf/objects.bpf.c")
+        .obj(out.join("objects.bpf.o"))
+        .clang_args(&flags)
+        .build_and_generate(out.join("objects.skel.rs"));
+    if let Err(error) = hold.and(balance).and(replay).and(objects) {
         eprintln!("{error:?}");
         eprintln!(
             "the BPF programs need clang 14 or later and libelf: apt-get install clang libelf-dev"

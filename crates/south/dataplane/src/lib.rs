@@ -11,15 +11,18 @@ mod announce;
 mod asking;
 mod attach;
 mod balance;
+mod batches;
 mod error;
 mod inject;
 mod interfaces;
 mod link;
 mod link_socket;
 mod object;
+mod objects;
 mod packet_socket;
 mod pins;
 mod rings;
+mod running;
 mod step;
 
 pub use announce::Announcer;
@@ -37,6 +40,10 @@ pub use link_socket::link_socket;
 pub use object::{
     AckStrategy, Adoption, Counters, Dataplane, Fence, Life, LinkSettings, MigrationError, Renewer,
     Settings, SplicePoint, probe,
+};
+pub use objects::{
+    CopyKind, MemberFence, MemberPlane, MemberSettings, OBJECTS_LAYOUT_VERSION, ObjectCopy,
+    ObjectEvent, ObjectEventKind, ObjectRing, member_pins,
 };
 pub use pins::{FORMAT, LAYOUT_VERSION, MOST_ADDRESSES, PinDirectory, pinned_services};
 pub use rings::Ring;

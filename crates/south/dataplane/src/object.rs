@@ -9,11 +9,9 @@
 //! | `control` | changing the state of the service and of its flows |
 //! | `log_link` | address of the logger, and whether the logger is there |
 //! | `reading` | reading the flows and the counters |
-//! | `batches` | reading a map in pieces |
 //! | `slow_start` | congestion control of recovered connections |
 
 mod adoption;
-mod batches;
 mod control;
 mod fence;
 mod log_link;
@@ -28,6 +26,7 @@ use std::{collections::BTreeSet, io, os::fd::BorrowedFd};
 
 use libbpf_rs::{ErrorKind, MapCore, MapHandle, Object, ObjectBuilder, PrintLevel};
 
+pub(crate) use self::settings::policy;
 pub use self::{
     adoption::{Adoption, Life},
     control::SplicePoint,

@@ -667,6 +667,8 @@ static __always_inline bool find_range(struct __sk_buff *skb, struct head_scan *
 
 /* Odd, and half of the bits are 1. */
 #define VERSION_FACTOR 0x9e3779b97f4a7c15ULL
+/* From zero on, the length zero would leave no trace. */
+#define VERSION_SEED (1ULL << 63)
 
 /* Different words have different results. The shift brings the upper bits of a product to the lower bits of the next. */
 static __always_inline __u64 add_word(__u64 hash, __u64 word)
@@ -715,7 +717,7 @@ static __always_inline bool find_version(struct __sk_buff *skb, struct head_scan
 {
 	__u32 validators = FIELD_BIT(FIELD_CONTENT_RANGE) | FIELD_BIT(FIELD_CONTENT_ENCODING) | FIELD_BIT(FIELD_ETAG) |
 			   FIELD_BIT(FIELD_LAST_MODIFIED);
-	__u64 hash = add_word(0, out->complete_len);
+	__u64 hash = add_word(VERSION_SEED, out->complete_len);
 	bool is_strong = false, is_comparable = out->complete_len != LENGTH_UNKNOWN;
 	if (s->repeated & validators)
 		return false;

@@ -3,17 +3,16 @@
 
 use std::{
     io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsFd, OwnedFd},
     time::Duration,
 };
-
-use libbpf_rs::libbpf_sys::{bpf_prog_test_run_opts, bpf_test_run_opts};
 
 use super::Dataplane;
 use crate::{
     abi::{self, Abi},
     attach,
     error::{DataplaneError, SocketContext},
+    running::run_program,
 };
 
 const DOING: &str = "limit speech";
@@ -52,7 +51,7 @@ impl Fence {
             argument: end,
             ..Default::default()
         };
-        self.run(request.as_bytes_mut()).doing(DOING)?;
+        run_program(self.control.as_fd(), request.as_bytes_mut()).doing(DOING)?;
         match request.result {
             0 => Ok(()),
             error => Err(DataplaneError::Control {
@@ -60,23 +59,5 @@ impl Fence {
                 source: io::Error::from_raw_os_error(-error),
             }),
         }
-    }
-
-    fn run(&self, request: &mut [u8]) -> io::Result<()> {
-        let mut options = bpf_test_run_opts {
-            sz: size_of::<bpf_test_run_opts>()
-                .try_into()
-                .unwrap_or_default(),
-            ctx_in: request.as_mut_ptr().cast(),
-            ctx_size_in: u32::try_from(request.len()).unwrap_or_default(),
-            ..Default::default()
-        };
-        // SAFETY: the descriptor is open for as long as `self`; the kernel reads `request`, and
-        // writes `request` back in the same length, during the borrow here.
-        let result = unsafe { bpf_prog_test_run_opts(self.control.as_raw_fd(), &raw mut options) };
-        if result < 0 {
-            return Err(io::Error::from_raw_os_error(-result));
-        }
-        Ok(())
     }
 }

@@ -4,12 +4,10 @@ use libbpf_rs::{MapCore, MapFlags};
 use south_model::Flow;
 use wire::FlowKey;
 
-use super::{
-    Dataplane,
-    batches::{ROOM, each_entry},
-};
+use super::Dataplane;
 use crate::{
     abi::{self, Abi},
+    batches::{ROOM, each_entry},
     error::{DataplaneError, MapContext},
 };
 

@@ -133,7 +133,7 @@ impl Dataplane {
     }
 }
 
-const fn policy(crash_on: CrashOn) -> abi::crash_policy {
+pub(crate) const fn policy(crash_on: CrashOn) -> abi::crash_policy {
     match crash_on {
         CrashOn::Main => abi::crash_policy::CRASH_MAIN,
         CrashOn::Signal => abi::crash_policy::CRASH_SIGNAL,

@@ -336,15 +336,17 @@ fn pins_are_found_by_name() {
     let place = Pinned::nowhere_else();
     let service = place.pins.path();
     let bpffs = service.ancestors().nth(3).expect("a bpf filesystem");
-    let pins: PinDirectory = balance_pins(bpffs, "pool.1");
+    let name = format!("pool.{}", std::process::id());
+    let pins: PinDirectory = balance_pins(bpffs, &name);
     let settings = BalanceSettings {
         addresses: addresses(),
         key: KEY.0,
     };
     let balance = Balance::start(&settings, pins).expect("the program loads");
-    assert_eq!(pinned_balancers(bpffs), ["pool.1"]);
+    // Other balancers may run on this host.
+    assert!(pinned_balancers(bpffs).contains(&name));
     balance.remove().expect("no pins are left");
-    assert_eq!(pinned_balancers(bpffs), [""; 0]);
+    assert!(!pinned_balancers(bpffs).contains(&name));
 }
 
 /// In the header that both languages share.

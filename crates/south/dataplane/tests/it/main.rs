@@ -22,6 +22,7 @@ mod link;
 mod loading;
 mod lost;
 mod mirror;
+mod objects;
 mod splice;
 mod stack;
 mod together;

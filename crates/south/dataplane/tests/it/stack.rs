@@ -91,6 +91,8 @@ fn no_program_takes_more_stack_than_any_kernel_gives() {
     assert!(replay > MOST / 2, "{replay}: not all of it is counted");
     let balance = most_stack(concat!(env!("OUT_DIR"), "/balance.bpf.o"));
     assert!(balance > MOST / 4, "{balance}: not all of it is counted");
+    let objects = most_stack(concat!(env!("OUT_DIR"), "/objects.bpf.o"));
+    assert!(objects > MOST / 2, "{objects}: not all of it is counted");
 }
 
 /// The most stack that a program of this object takes, no more than any kernel gives.

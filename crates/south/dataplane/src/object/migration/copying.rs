@@ -14,8 +14,8 @@ use super::{
 };
 use crate::{
     abi::{self, Abi},
+    batches::{ROOM, each_entry},
     error::{DataplaneError, MapContext},
-    object::batches::{ROOM, each_entry},
 };
 
 const READING_MAP: &str = "read a map of the former layout";

@@ -10,11 +10,11 @@ use std::{os::fd::AsRawFd, ptr};
 use libbpf_rs::{Error, MapCore, libbpf_sys};
 
 /// Entries for which there is room at first.
-pub(super) const ROOM: usize = 1024;
+pub(crate) const ROOM: usize = 1024;
 
 /// Calls `see` with the key and the value of each entry, except for entries that come or go
 /// meanwhile.
-pub(super) fn each_entry(
+pub(crate) fn each_entry(
     map: &impl MapCore,
     mut room: usize,
     mut see: impl FnMut(&[u8], &[u8]),

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * Requests of user space. User space writes whole flows itself; the fields of `member` change one by one, here.
+ */
+#pragma once
+
+#include "../lib/kernel.h"
+#include "../intf/objects.h"
+#include "state.h"
+
+SEC("syscall")
+int member_control(struct member_control *c)
+{
+	struct member *m = the_member();
+	if (!m)
+		return 0;
+	c->result = 0;
+	switch (c->op) {
+	case MEMBER_LEASE:
+		*(volatile __u64 *)&m->lease_until_ns = c->argument;
+		break;
+	case MEMBER_QUIESCENCE:
+		*(volatile __u64 *)&m->quiescence_until_ns = c->argument;
+		m->changes++;
+		break;
+	case MEMBER_GATE:
+		m->gated = 1;
+		break;
+	case MEMBER_INCARNATION:
+		m->incarnation = c->argument;
+		m->main_pid = 0;
+		m->stopping = 0;
+		m->gated = 0;
+		break;
+	case MEMBER_MAIN:
+		m->main_pid = c->argument;
+		break;
+	case MEMBER_STOPPING:
+		m->stopping = c->argument;
+		break;
+	case MEMBER_CLOCK:
+		m->unix_offset_ns = c->argument;
+		break;
+	case MEMBER_ACCEPTS:
+		m->accepts = c->argument;
+		break;
+	default:
+		c->result = -EINVAL;
+	}
+	return 0;
+}

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * Copies of segments for user space: of clients that nobody here knows, and of both sides of a connection that is being
+ * revived.
+ */
+#pragma once
+
+#include "../lib/kernel.h"
+#include "../lib/packet.h"
+#include "../intf/objects.h"
+#include "state.h"
+
+struct small_copy {
+	struct object_copy header;
+	__u8 bytes[OBJECT_COPY_SMALL];
+};
+
+struct large_copy {
+	struct object_copy header;
+	__u8 bytes[OBJECT_COPY_MOST];
+};
+
+static __always_inline void fill_copy(struct object_copy *c, const struct flow_key *key, __u32 kind, __u32 ifindex,
+				      __u32 packet_len, __u32 copied_len)
+{
+	c->timestamp_ns = bpf_ktime_get_ns();
+	c->key = *key;
+	c->kind = kind;
+	c->ifindex = ifindex;
+	c->packet_len = packet_len;
+	c->copied_len = copied_len;
+}
+
+/* Whether user space gets the segment. A function of its own for the verifier. */
+__noinline int copy_segment(struct __sk_buff *skb, const struct flow_key *key, __u32 packet_len, __u32 kind)
+{
+	__u32 len = packet_len, ifindex = skb->ifindex;
+	if (!key)
+		return 0;
+	if (len <= OBJECT_COPY_SMALL) {
+		struct small_copy *c = bpf_ringbuf_reserve(&copies, sizeof(*c), 0);
+		if (!c)
+			goto lost;
+		len = at_least_1(len, 2047);
+		if (len > OBJECT_COPY_SMALL || bpf_skb_load_bytes(skb, ETH_HLEN, c->bytes, len)) {
+			bpf_ringbuf_discard(c, 0);
+			goto lost;
+		}
+		fill_copy(&c->header, key, kind, ifindex, packet_len, len);
+		bpf_ringbuf_submit(c, 0);
+		return 1;
+	}
+	struct large_copy *c = bpf_ringbuf_reserve(&copies, sizeof(*c), 0);
+	if (!c)
+		goto lost;
+	if (len > OBJECT_COPY_MOST)
+		len = OBJECT_COPY_MOST;
+	len = at_least_1(len, 2 * OBJECT_COPY_MOST - 1);
+	if (len > OBJECT_COPY_MOST || bpf_skb_load_bytes(skb, ETH_HLEN, c->bytes, len)) {
+		bpf_ringbuf_discard(c, 0);
+		goto lost;
+	}
+	fill_copy(&c->header, key, kind, ifindex, packet_len, len);
+	bpf_ringbuf_submit(c, 0);
+	return 1;
+lost:
+	count(OBJECTS_COPIES_LOST);
+	return 0;
+}

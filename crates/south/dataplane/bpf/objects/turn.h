@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * Turns of a connection: a request, and its response (TRODS 3.2). While the client lacks a part of the response, the
+ * request stays unacknowledged: the client keeps the request for the next member.
+ */
+#pragma once
+
+#include "../lib/kernel.h"
+#include "../lib/sequence.h"
+#include "../lib/packet.h"
+#include "../intf/objects.h"
+#include "head.h"
+#include "state.h"
+#include "timestamps.h"
+
+/* Where the payload begins in the frame. */
+static __always_inline __u32 payload_at(const struct packet *p)
+{
+	return p->tcp_offset + p->header_len;
+}
+
+/* End of the bytes that the client was sent, by whichever server: a server that died may have sent more of the response
+ * than this server's socket has, and the client acknowledges these as soon as a hole before them is filled. */
+static __always_inline __u32 sent_end(const struct object_flow *f)
+{
+	return after(f->client_ack, f->nxt) ? f->client_ack : f->nxt;
+}
+
+/* The last number that the client may acknowledge: of a revived connection, the end of the response, and a FIN. */
+static __always_inline __u32 last_ack(const struct object_flow *f)
+{
+	const struct object_turn *t = &f->turn;
+	if (f->floor == f->isn || t->phase != OBJECT_BODY || t->response_len == NO_LENGTH || t->response_len < t->sent ||
+	    t->response_len - t->sent > LARGEST_WINDOW)
+		return sent_end(f);
+	return sent_end(f) + (__u32)(t->response_len - t->sent) + 1;
+}
+
+/* Why a request cannot be guarded; 0 if it can. */
+static __always_inline __u8 objection(const struct request_head *head, const struct packet *p)
+{
+	if (head->verdict == HEAD_PARTIAL)
+		return OBJECT_SPLIT_REQUEST;
+	if (head->verdict != HEAD_WHOLE)
+		return OBJECT_NOT_HTTP;
+	if (head->flags & (REQUEST_UPGRADE | REQUEST_EXPECT))
+		return OBJECT_UPGRADED;
+	if (head->flags & REQUEST_RANGES)
+		return OBJECT_MULTIPART;
+	if (head->body != BODY_BYTES || head->body_len > LARGEST_WINDOW)
+		return OBJECT_METHOD;
+	if (p->payload_len > head->len + head->body_len)
+		return OBJECT_PIPELINED;
+	return OBJECT_PROTECTED;
+}
+
+/* New bytes of the client. */
+static __always_inline void on_client_payload(struct __sk_buff *skb, struct member *m, const struct flow_key *key,
+					      struct object_flow *f, const struct packet *p)
+{
+	__u32 end = p->seq + p->payload_len;
+	struct object_turn *t = &f->turn;
+	if (f->unprotected)
+		return;
+	if (t->phase != OBJECT_IDLE) {
+		/* The rest of a body belongs to the turn. */
+		if (after(end, t->request_end))
+			lose_protection(m, key, f, OBJECT_PIPELINED);
+		return;
+	}
+	if (p->seq != f->client_nxt || p->ack != sent_end(f)) {
+		lose_protection(m, key, f, p->seq != f->client_nxt ? OBJECT_SPLIT_REQUEST : OBJECT_PIPELINED);
+		return;
+	}
+	struct request_head head = {};
+	scan_request(skb, payload_at(p), p->payload_len, &head);
+	__u8 reason = objection(&head, p);
+	if (reason) {
+		lose_protection(m, key, f, reason);
+		return;
+	}
+	t->request_start = p->seq;
+	t->request_end = p->seq + head.len + (__u32)head.body_len;
+	t->response_start = p->ack;
+	t->response_len = NO_LENGTH;
+	t->acked = 0;
+	t->sent = 0;
+	t->method = head.method;
+	t->has_range = !!(head.flags & REQUEST_RANGE);
+	t->is_guarded = head.method == METHOD_GET && !head.body_len;
+	t->has_answer = 0;
+	t->repeats = 0;
+	t->released = 0;
+	t->asked_ns = bpf_ktime_get_ns();
+	t->phase = OBJECT_ASKED;
+}
+
+/* Bytes of a guarded request that are acknowledged with its response: objects::flow::released_with_response. */
+static __always_inline __u8 released_with_response(__u32 turn_number)
+{
+	return turn_number & 1 ? 2 : 1;
+}
+
+/* The head of a response. The reason why the rest of the response is not protected, or 0. */
+static __always_inline __u8 on_response_head(struct __sk_buff *skb, struct member *m, struct object_scratch *s,
+					     const struct flow_key *key, struct object_flow *f, const struct packet *p)
+{
+	struct object_turn *t = &f->turn;
+	struct response_head head = {};
+	scan_response(skb, payload_at(p), p->payload_len, t->method, m->version_check, &head);
+	if (head.verdict != HEAD_WHOLE || head.status < 200)
+		return OBJECT_HEADER;
+	if (head.body == BODY_CHUNKED)
+		return OBJECT_CHUNKED;
+	if (head.flags & RESPONSE_PARTS)
+		return OBJECT_MULTIPART;
+	/* Another server may do as asked: the position in the object would be another. */
+	if (head.status == 200 || head.status == 206) {
+		if (t->has_range != !!(head.flags & RESPONSE_PART))
+			return OBJECT_OWN_RANGE;
+	}
+	__u32 word = version_word(head.version, head.range_first);
+	t->has_answer = 1;
+	t->response_len = head.body == BODY_BYTES ? head.len + head.body_len : NO_LENGTH;
+	if (!t->number) {
+		if (head.len >= HEADER_MOST)
+			return OBJECT_HEADER;
+		f->body_state = first_state(s, m, key, f, head.len, word);
+	} else {
+		f->body_state = later_state(s, m, key, f, t->response_start + head.len, word);
+	}
+	t->phase = OBJECT_BODY;
+	/* Of other responses a part of the object is no continuation. */
+	if ((head.status != 200 && head.status != 206) || (head.body == BODY_BYTES && !head.body_len))
+		t->is_guarded = 0;
+	if (t->is_guarded && t->released < released_with_response(t->number))
+		t->released = released_with_response(t->number);
+	return OBJECT_PROTECTED;
+}
+
+/* The client's TCP sends a request again and again that nobody acknowledges. Windows gives up after five times: after the
+ * fourth some bytes are acknowledged, and the count begins anew. Only of bytes that every guarded request begins with. */
+#define RELEASE_AFTER 4
+#define RELEASE_STEP 2
+
+static __always_inline void on_repeated_request(struct member *m, const struct flow_key *key, struct object_flow *f)
+{
+	struct object_turn *t = &f->turn;
+	if (bpf_ktime_get_ns() - t->asked_ns > m->withhold_ns) {
+		lose_protection(m, key, f, OBJECT_WITHHELD_TOO_LONG);
+		return;
+	}
+	/* User space answers so that the pauses do not double (objects::unreachable). */
+	tell(m, OBJECT_REPEATED, key, 0, t->request_start + t->released);
+	__u8 released = t->released ? t->released + RELEASE_STEP : released_with_response(t->number);
+	if (released > RELEASED_MOST || ++t->repeats < RELEASE_AFTER)
+		return;
+	t->repeats = 0;
+	t->released = released; /* the server's TCP answers the repetition, and that answer says it */
+}
+
+/* New bytes of the server, up to `end` as the client sees the numbers. Whether the bytes leave is not certain yet. */
+static __always_inline void on_server_payload(struct __sk_buff *skb, struct member *m, struct object_scratch *s,
+					      const struct flow_key *key, struct object_flow *f, const struct packet *p,
+					      __u32 end)
+{
+	struct object_turn *t = &f->turn;
+	__u8 reason = OBJECT_PROTECTED;
+	if (f->unprotected)
+		return;
+	if (t->phase == OBJECT_ASKED)
+		reason = p->seq + f->delta == t->response_start ? on_response_head(skb, m, s, key, f, p) : OBJECT_SERVER;
+	else if (t->phase == OBJECT_IDLE)
+		reason = OBJECT_SERVER; /* a word that nobody asked for */
+	__u64 sent = t->sent + (end - sent_end(f));
+	if (!reason && sent > t->response_len)
+		reason = OBJECT_SERVER;
+	__u64 limit = !t->number ? FIRST_LIMIT : m->is_immutable ? FAR_LIMIT : NEAR_LIMIT;
+	if (!reason && t->is_guarded && sent > limit)
+		reason = t->number ? OBJECT_LATER_RESPONSE : OBJECT_TOO_LONG;
+	if (reason)
+		lose_protection(m, key, f, reason);
+}
+
+/* Bytes have left, up to `payload_end` and with a FIN to `end`. A pure ACK tells nothing of bytes that were withheld.
+ * The floor stays as near behind what the client was sent as a segment that comes again can be: what lies further
+ * apart than half of the sequence space is in no order (RFC 9293 3.4). */
+static __always_inline void advance_nxt(struct object_flow *f, __u32 payload_end, __u32 end)
+{
+	if (after(payload_end, sent_end(f)))
+		f->turn.sent += payload_end - sent_end(f);
+	advance(&f->nxt, end);
+	if (f->nxt - f->floor > LARGEST_WINDOW)
+		f->floor = f->nxt - LARGEST_WINDOW;
+}
+
+/* The server ends the response by closing. */
+static __always_inline void on_server_fin(struct object_flow *f)
+{
+	if (f->turn.phase == OBJECT_BODY && f->turn.response_len == NO_LENGTH)
+		f->turn.response_len = f->turn.sent;
+}
+
+/* The client has acknowledged more, in a segment whose payload ends at `end`. Whether the turn is over with that. */
+static __always_inline bool on_client_ack(struct object_flow *f, __u32 ack, __u32 end)
+{
+	struct object_turn *t = &f->turn;
+	if (!after(ack, f->client_ack))
+		return false;
+	if (t->phase == OBJECT_BODY)
+		t->acked += ack - f->client_ack;
+	if (after(ack, sent_end(f)))
+		t->sent += ack - sent_end(f);
+	f->client_ack = ack;
+	if (t->phase != OBJECT_BODY || t->acked < t->response_len)
+		return false;
+	if (before(f->client_nxt, t->request_end) && before(end, t->request_end))
+		return false;
+	f->agreed ^= number_bits(t->request_start) ^ number_bits(t->request_end);
+	t->phase = OBJECT_IDLE;
+	t->is_guarded = 0;
+	t->number++;
+	return true;
+}
