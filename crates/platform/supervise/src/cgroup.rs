@@ -28,8 +28,7 @@ use crate::mounts::Mount;
 /// Directory under the root of the tree that holds the cgroups of all services.
 const PARENT_DIRECTORY: &str = "outlive";
 
-/// How long the fallback of [`Cgroup::kill`] goes on; a process that survives SIGKILL
-/// for that long is stuck in the kernel.
+/// How long killed processes may take to end; a process that survives SIGKILL for that long is stuck in the kernel.
 const KILL_LOOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A failed operation on a cgroup, with advice.
@@ -306,6 +305,25 @@ impl Cgroup {
             let _ = fs::remove_dir(parent);
         }
         Ok(())
+    }
+
+    /// Removes the cgroup of a server that nobody supervises any more. Returns how many processes were killed.
+    ///
+    /// # Errors
+    /// Processes live and must not be killed ([`CgroupError::Occupied`]), or do not end.
+    pub fn remove_with_processes(self, kill: bool) -> Result<usize, CgroupError> {
+        let pids = self.procs()?;
+        let killed = pids.len();
+        if killed > 0 {
+            if !kill {
+                let path = self.path().to_owned();
+                return Err(CgroupError::Occupied { path, pids });
+            }
+            self.kill()?;
+            self.wait_empty(KILL_LOOP_TIMEOUT)?;
+        }
+        self.remove()?;
+        Ok(killed)
     }
 
     /// Moves processes into this service. The move waits for an RCU grace period.

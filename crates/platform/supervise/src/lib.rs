@@ -24,6 +24,7 @@ mod command;
 mod deadline;
 mod descriptors;
 mod destroy;
+mod host_name;
 pub mod limits;
 mod listening;
 mod local;
@@ -46,6 +47,7 @@ pub use destroy::{
     DestroyError, Destroyed, check_destroy_supported, destroy_socket, destroy_sockets,
     open_connections,
 };
+pub use host_name::host_name;
 pub use listening::{Owner, is_listened_on, listener_on, listening_in};
 pub use local::{LocalAddress, address_is_local, local_addresses};
 pub use orphans::{become_subreaper, reap_orphans};

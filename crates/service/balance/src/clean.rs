@@ -4,7 +4,7 @@ use std::path::Path;
 
 use dataplane::{balance_pins, remove_balancer};
 use serde::Serialize;
-use supervise::mounts;
+use supervise::{host_name, mounts};
 
 use crate::{
     error::BalanceError,
@@ -39,7 +39,7 @@ pub fn clean(run_dir: &Path, name: &str) -> Result<Cleaned, BalanceError> {
     let directory = RunDirectory::lock(run_dir, name)?;
     let addresses = service_addresses::take_down(directory.path())?;
     let bpffs = mounts::bpffs(directory.path())?;
-    let pins = balance_pins(bpffs.path(), &run_directory::host_name(run_dir, name));
+    let pins = balance_pins(bpffs.path(), &host_name(run_dir, name));
     let programs = pins.exists();
     if let Err(error) = remove_balancer(&pins) {
         bpffs.leave();

@@ -3,7 +3,6 @@
 
 use std::{
     fs::{self, File, Permissions},
-    hash::{DefaultHasher, Hash, Hasher},
     io,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
@@ -16,7 +15,6 @@ use rustix::{
 
 use crate::error::BalanceError;
 
-const DEFAULT_RUN_DIRECTORY: &str = "/run/outlive";
 const BALANCERS_DIRECTORY: &str = ".balance";
 const LOCK_FILE: &str = "lock";
 
@@ -76,16 +74,6 @@ pub(crate) fn names(run_dir: &Path) -> Vec<String> {
     names
 }
 
-/// The balancer's name in the host's bpffs, which all run directories share.
-pub(crate) fn host_name(run_dir: &Path, name: &str) -> String {
-    if run_dir == Path::new(DEFAULT_RUN_DIRECTORY) {
-        return name.to_owned();
-    }
-    let mut hasher = DefaultHasher::new(); // SipHash with fixed keys: the same in every process
-    run_dir.hash(&mut hasher);
-    format!("{name}~{:08x}", hasher.finish() >> 32)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,12 +88,5 @@ mod tests {
         assert_eq!(names(run_dir.path()), ["other", "pool"]);
         first.remove();
         assert_eq!(names(run_dir.path()), ["other"]);
-    }
-
-    #[test]
-    fn balancers_of_two_run_directories_have_two_names() {
-        assert_eq!(host_name(Path::new("/run/outlive"), "pool"), "pool");
-        let [one, two] = ["/a", "/b"].map(|run_dir| host_name(Path::new(run_dir), "pool"));
-        assert_ne!(one, two);
     }
 }

@@ -26,7 +26,7 @@ use rustix::{
 };
 use service_addresses::VirtualAddresses;
 use socket2::{Domain, Protocol, Socket, Type};
-use supervise::mounts;
+use supervise::{host_name, mounts};
 
 use crate::{
     config::BalanceConfig,
@@ -275,7 +275,7 @@ fn start_forwarding(
     key: [u8; 16],
 ) -> Result<Forwarding, BalanceError> {
     let bpffs = mounts::bpffs(directory.path())?;
-    let host_name = run_directory::host_name(&config.run_dir, &config.name);
+    let host_name = host_name(&config.run_dir, &config.name);
     let settings = BalanceSettings {
         addresses: config.addresses.clone(),
         key,

@@ -1,6 +1,6 @@
 //! `outlive clean`: removes the remains of a killed `serve`.
 
-use std::{io::ErrorKind, path::Path, time::Duration};
+use std::{io::ErrorKind, path::Path};
 
 use dataplane::{PinDirectory, detach_clsact};
 use supervise::{
@@ -103,7 +103,7 @@ pub(crate) fn remove_rest(
 ) -> Result<(), ServeError> {
     let cgroup2 = mounts::cgroup2(lock.directory())?;
     cleaned.killed = match Cgroup::open(&cgroup2, host_name) {
-        Ok(cgroup) => remove_cgroup(cgroup, kill)?,
+        Ok(cgroup) => cgroup.remove_with_processes(kill)?,
         Err(CgroupError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => 0,
         Err(error) => return Err(error.into()),
     };
@@ -123,20 +123,4 @@ pub(crate) fn remove_rest(
     drop(mounts::memory_left(lock.directory()));
     cleaned.settings = sysctl_backup::put_back(lock.directory())?;
     Ok(())
-}
-
-/// Tells how many processes were killed.
-fn remove_cgroup(cgroup: Cgroup, kill: bool) -> Result<usize, ServeError> {
-    let pids = cgroup.procs()?;
-    let killed = pids.len();
-    if killed > 0 {
-        if !kill {
-            let path = cgroup.path().to_owned();
-            return Err(CgroupError::Occupied { path, pids }.into());
-        }
-        cgroup.kill()?;
-        cgroup.wait_empty(Duration::from_secs(5))?;
-    }
-    cgroup.remove()?;
-    Ok(killed)
 }

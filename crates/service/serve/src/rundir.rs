@@ -3,7 +3,6 @@
 use std::{
     fmt,
     fs::{self, File, Metadata, Permissions},
-    hash::{DefaultHasher, Hash, Hasher},
     io::{self, Write},
     os::unix::fs::{MetadataExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
@@ -74,12 +73,7 @@ impl RunDir {
     /// Services of the same name in two run directories are two services.
     #[must_use]
     pub fn host_name(&self, name: &str) -> String {
-        if self.0 == Path::new(DEFAULT_DIRECTORY) {
-            return name.to_owned();
-        }
-        let mut hasher = DefaultHasher::new(); // SipHash with fixed keys: the same in every process
-        self.0.hash(&mut hasher);
-        format!("{name}~{:08x}", hasher.finish() >> 32)
+        supervise::host_name(&self.0, name)
     }
 
     /// Names of the services that have a directory.
