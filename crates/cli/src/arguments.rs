@@ -14,9 +14,11 @@ use crate::units::{self, Addresses};
 mod balance;
 pub(crate) mod lab;
 mod make;
+mod objects;
 
 pub(crate) use balance::{Balance, BalanceStatus, BalanceVerb};
 pub(crate) use make::{Make, Speculate, SpeculateRun};
+pub(crate) use objects::Objects;
 
 /// TCP connections that outlive the processes that serve them.
 #[derive(Debug, Parser)]
@@ -85,6 +87,16 @@ pub(crate) enum Verb {
     /// the logger. The owner of a key in the key file may read and write records. The datagrams between a service and
     /// its logger are authenticated, but not secret: use a private network.
     Logger(Logger),
+    /// Serve objects as a member of a pool; downloads of a dead member go on here
+    ///
+    /// outlive starts COMMAND, an ordinary web server, on each host of a pool. All have the same files. `outlive
+    /// balance` spreads the connections over the members. When a member dies, in the middle of downloads, the other
+    /// members go on with these at the right byte. Neither the clients nor the servers are changed, and nothing is
+    /// logged: the state of a download is in the client's own packets.
+    ///
+    /// HTTP/1.1 without TLS, GET and HEAD. Clients need TCP timestamps and SACK. Other connections are served, too, and
+    /// are not protected.
+    Objects(Box<Objects>),
     /// Balance the connections of a pool of servers over its members
     ///
     /// Clients connect to one address. The balancer hands the packets of each connection to a member of the pool, and
@@ -617,7 +629,7 @@ pub(crate) struct Check {
 
 #[derive(Debug, Args)]
 pub(crate) struct Clean {
-    /// Name of the service or pool [default: all without a running `outlive serve` or `outlive balance`]
+    /// Name of the service, pool or member [default: all without a running `serve`, `balance` or `objects`]
     pub(crate) service: Option<String>,
     /// Kill a server that is still running
     #[arg(long)]

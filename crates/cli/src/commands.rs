@@ -19,7 +19,7 @@ use crate::{
     arguments::{Check, Clean, Events, Key, OfService, ShowHistory, Status},
     balance_command,
     exit::{Outcome, failed},
-    serve_command, stdout, units,
+    objects_command, serve_command, stdout, units,
 };
 
 /// Prints a line; returns false when the reader of the output is gone.
@@ -413,21 +413,32 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
     }
     let run_dir = RunDir::new(arguments.run.run_dir.clone());
     let all = arguments.service.is_none();
-    let pools = balance::leftovers(&arguments.run.run_dir);
     let is_named = |name: &String| arguments.service.as_ref().is_none_or(|named| named == name);
-    let pools: Vec<String> = pools.into_iter().filter(is_named).collect();
-    let mut names = run_dir.services();
-    names.retain(is_named);
-    // Without a service or a pool of this name, the message is about services.
-    if let (Some(name), true) = (&arguments.service, names.is_empty() && pools.is_empty()) {
+    let named =
+        |names: Vec<String>| -> Vec<String> { names.into_iter().filter(is_named).collect() };
+    let pools = named(balance::leftovers(&arguments.run.run_dir));
+    let members = named(member::leftovers(&arguments.run.run_dir));
+    let mut names = named(run_dir.services());
+    // Without a service, a pool or a member of this name, the message is about services.
+    if let (Some(name), true) = (
+        &arguments.service,
+        names.is_empty() && pools.is_empty() && members.is_empty(),
+    ) {
         names.push(name.clone());
     }
     let mut outcome = Outcome::Done;
-    let (mut running, mut running_pools) = (Vec::new(), Vec::new());
-    let count = names.len() + pools.len();
+    let mut running = Running::default();
+    let count = names.len() + pools.len() + members.len();
     for name in pools {
         match balance_command::clean(arguments, &name) {
-            Outcome::NotNow if all => running_pools.push(name),
+            Outcome::NotNow if all => running.pools.push(name),
+            Outcome::Done => {}
+            failed => outcome = failed,
+        }
+    }
+    for name in members {
+        match objects_command::clean(arguments, &name) {
+            Outcome::NotNow if all => running.members.push(name),
             Outcome::Done => {}
             failed => outcome = failed,
         }
@@ -451,7 +462,7 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
                 ));
             }
             // A running service is not to be cleaned. This is an error only if the user named the service.
-            Err(serve::ServeError::AlreadyServed { .. }) if all => running.push(name),
+            Err(serve::ServeError::AlreadyServed { .. }) if all => running.services.push(name),
             Err(serve::ServeError::AlreadyServed { .. }) => {
                 stdout::fail(
                     "already_served",
@@ -462,23 +473,39 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
             Err(error) => outcome = failed(&error),
         }
     }
-    if running.len() + running_pools.len() == count && !arguments.json {
-        line(&nothing_to_clean(&run_dir, &running, &running_pools));
+    if running.count() == count && !arguments.json {
+        line(&running.in_words(&run_dir));
     }
     outcome
 }
 
-fn nothing_to_clean(run_dir: &RunDir, services: &[String], pools: &[String]) -> String {
-    let mut text = format!("nothing to clean in {run_dir}");
-    let running = [("serve", services), ("balance", pools)];
-    let running = running.into_iter().filter(|(_, names)| !names.is_empty());
-    for (separator, (command, names)) in [": ", "; "].iter().zip(running) {
-        text += &format!(
-            "{separator}`outlive {command}` runs for {}",
-            names.join(", ")
-        );
+/// Names that `outlive clean` leaves alone, because a command runs for each.
+#[derive(Default)]
+struct Running {
+    services: Vec<String>,
+    pools: Vec<String>,
+    members: Vec<String>,
+}
+
+impl Running {
+    const fn count(&self) -> usize {
+        self.services.len() + self.pools.len() + self.members.len()
     }
-    text
+
+    fn in_words(&self, run_dir: &RunDir) -> String {
+        let mut text = format!("nothing to clean in {run_dir}");
+        let running = [
+            ("serve", &self.services),
+            ("balance", &self.pools),
+            ("objects", &self.members),
+        ];
+        let running = running.into_iter().filter(|(_, names)| !names.is_empty());
+        for (separator, (command, names)) in [": ", "; ", "; "].iter().zip(running) {
+            let names = names.join(", ");
+            text += &format!("{separator}`outlive {command}` runs for {names}");
+        }
+        text
+    }
 }
 
 pub(crate) fn key(arguments: &Key) -> Outcome {
@@ -508,12 +535,14 @@ mod tests {
     #[test]
     fn running_services_explain_empty_clean() {
         let run_dir = RunDir::new("/run/outlive".into());
-        let none = nothing_to_clean(&run_dir, &[], &[]);
+        let mut running = Running::default();
+        let none = running.in_words(&run_dir);
         assert_eq!(none, "nothing to clean in /run/outlive");
-        let services = ["web".to_owned(), "mail".to_owned()];
-        let two = nothing_to_clean(&run_dir, &services, &[]);
+        running.services = vec!["web".to_owned(), "mail".to_owned()];
+        let two = running.in_words(&run_dir);
         assert_eq!(two, format!("{none}: `outlive serve` runs for web, mail"));
-        let all = nothing_to_clean(&run_dir, &services, &["pool".to_owned()]);
-        assert_eq!(all, format!("{two}; `outlive balance` runs for pool"));
+        running.members.push("web1".to_owned());
+        let three = running.in_words(&run_dir);
+        assert_eq!(three, format!("{two}; `outlive objects` runs for web1"));
     }
 }

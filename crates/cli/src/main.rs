@@ -14,6 +14,7 @@ mod logger_command;
 mod logger_process;
 mod make_command;
 mod man;
+mod objects_command;
 mod sandbox;
 mod serve_command;
 mod speculate_command;
@@ -120,6 +121,7 @@ fn main() -> std::process::ExitCode {
         Verb::Clean(clean) => commands::clean(&clean),
         Verb::Key(key) => commands::key(&key),
         Verb::Logger(logger) => logger_command::run(&logger),
+        Verb::Objects(objects) => objects_command::run(*objects),
         Verb::Balance(balance) => balance_command::run(&balance),
         Verb::Make(make) => make_command::make(make),
         Verb::Speculate(speculate) => speculate_command::speculate(*speculate),

@@ -16,10 +16,11 @@ use clap_complete::Shell;
 use crate::{arguments::Arguments, exit::Outcome, stdout};
 
 /// Commands for administrators (section 8); the other commands are in section 1.
-const OF_SYSTEM: [&str; 11] = [
+const OF_SYSTEM: [&str; 12] = [
     "outlive-serve",
     "outlive-standby",
     "outlive-logger",
+    "outlive-objects",
     "outlive-balance",
     "outlive-switchover",
     "outlive-restart",

@@ -116,14 +116,14 @@ pub(super) fn toml(program: &Command) -> String {
     );
     page += ".SH DESCRIPTION\n";
     page += &plain(
-        "outlive serve, standby, check, logger and balance read options from a TOML file (--config). The keys are the long names of the options. A value is the value that the option takes: text, with the unit, or a number where a bare number would do. An option that can be repeated takes a list. An option without a value takes true or false. The command of the server is a list of words. The command line wins over the file. For an unknown key or a wrong value, the message names file and line, and the exit status is 78.",
+        "outlive serve, standby, check, logger, balance and objects read options from a TOML file (--config). The keys are the long names of the options. A value is the value that the option takes: text, with the unit, or a number where a bare number would do. An option that can be repeated takes a list. An option without a value takes true or false. The command of the server is a list of words. The command line wins over the file. For an unknown key or a wrong value, the message names file and line, and the exit status is 78.",
     );
     page += "\n.SH EXAMPLE\n.nf\n";
     page += &plain(
         "address = [\"10.0.0.10:80\", \"[fd00::10]:80\"]\ncommand = [\"nginx\", \"-g\", \"daemon off;\"]\nlimit-total = \"4GiB\"",
     );
     page += "\n.fi\n";
-    for verb in ["serve", "logger", "balance"] {
+    for verb in ["serve", "logger", "balance", "objects"] {
         let Some(command) = program.find_subcommand(verb) else {
             continue;
         };

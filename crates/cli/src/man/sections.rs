@@ -310,6 +310,10 @@ fn examples_of(page: &str) -> &'static [Item] {
                 "outlive logger release web --logger 10.0.0.9:7600 --key-file keys",
             ),
         ],
+        "outlive-objects" => &[(
+            "Serve as a member of the pool of the balancer at 10.0.0.1; the line is the same on each host:",
+            "outlive objects --pool 10.0.0.1:7700 --key-file keys -- nginx -g 'daemon off;'",
+        )],
         "outlive-balance" => &[
             (
                 "Balance a pool, and bring the address up on eth0:",

@@ -1,0 +1,49 @@
+//! Options of `outlive objects`.
+
+use std::{ffi::OsString, net::IpAddr, net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::Args;
+use protocol::pool::MemberName;
+
+use super::{ConfigFile, RunDirectory};
+use crate::units;
+
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Objects {
+    /// Address and port on which `outlive balance` of the pool listens for members
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, required = true, help_heading = "Pool")]
+    pub(crate) pool: Option<SocketAddr>,
+    /// File of the keys that the pool shares (`outlive key` prints a key); the member uses the first key
+    #[arg(long, value_name = "FILE", required = true, help_heading = "Pool")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// Name of this member, unique in the pool [default: the host's name]
+    #[arg(long, value_name = "NAME", help_heading = "Pool")]
+    pub(crate) name: Option<MemberName>,
+    /// Address at which the balancer reaches this host [default: the address from which this host reaches the balancer]
+    ///
+    /// Balancer and members are neighbours: no router is between them.
+    #[arg(long, value_name = "ADDRESS", help_heading = "Pool")]
+    pub(crate) member_address: Option<IpAddr>,
+    /// Longest time for which a request stays unacknowledged (s, min; at most 4min)
+    ///
+    /// The client keeps an unacknowledged request, and another member can go on with the response. After this time
+    /// the request is acknowledged, and the rest of the download is not protected.
+    #[arg(long, value_name = "TIME", default_value = "4min", value_parser = units::duration, help_heading = "Objects")]
+    pub(crate) withhold: Duration,
+    /// Objects never change under a name: later downloads on a connection are protected up to 960 KiB, not 24 KiB
+    #[arg(long, help_heading = "Objects")]
+    pub(crate) immutable: bool,
+    /// Most bytes to read and to throw away if the server ignores a range
+    #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = units::bytes, help_heading = "Objects")]
+    pub(crate) discard_limit: u64,
+    #[command(flatten)]
+    pub(crate) file: ConfigFile,
+    #[command(flatten)]
+    pub(crate) run: RunDirectory,
+    /// Print events as JSON, one object on each line
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+    /// The server and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}

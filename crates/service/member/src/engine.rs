@@ -1,0 +1,590 @@
+//! The event loop's work.
+
+use std::{
+    cell::RefCell,
+    net::{IpAddr, SocketAddr, UdpSocket},
+    os::fd::BorrowedFd,
+    rc::Rc,
+    time::Duration,
+};
+
+use dataplane::{
+    CopyKind, Injector, MemberPlane, MemberSettings, ObjectEvent, ObjectEventKind, ObjectRing,
+    PinDirectory, ethernet_interfaces, netns_cookie,
+};
+use lease::Speech;
+use objects::{
+    PoolKey,
+    flow::{Mode, Phase},
+    judge::JudgeRules,
+    revive::Rules,
+};
+use protocol::pool::Config;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use south_model::CrashOn;
+use supervise::{Addresses, Cgroup, Command, Exit, destroy_sockets};
+
+use crate::{
+    claiming::{Claiming, Decided},
+    clock,
+    error::{MemberError, SystemContext},
+    event::{Event, exit_words},
+    pool_client::{Admission, PoolClient, PoolSettings, PoolView},
+    revivals::{Copy, Ended, Revivals},
+    server::ServerProcess,
+};
+
+/// Pause between two looks at the state that the kernel does not report.
+const LOOK_PERIOD: Duration = Duration::from_millis(20);
+/// Pause after a failed try to join the pool again.
+const REJOIN_PAUSE: Duration = Duration::from_millis(200);
+/// Pause between two renewals of settings that expire, or that another program may have changed.
+const UPKEEP_PERIOD: Duration = Duration::from_secs(5);
+/// How long an address stays on the host without this process.
+const ADDRESS_LIFETIME: Duration = Duration::from_secs(600);
+/// Longest way of a packet to a client: after a death, the last bytes of the dead server have arrived, or are lost.
+const SETTLE_TIME: Duration = Duration::from_millis(500);
+/// How long connections of a dead server are kept for the next segments of their clients. A client repeats a request
+/// after at most 120 s (RFC 6298, 2.5).
+const KEPT_TIME: Duration = Duration::from_secs(130);
+
+/// Settings of a member.
+#[derive(Debug, Clone)]
+pub(crate) struct MemberConfig {
+    /// The balancer, and who asks.
+    pub(crate) pool: PoolSettings,
+    /// The server.
+    pub(crate) command: Command,
+    /// Most bytes that are taken from the server and thrown away, because the server ignores ranges.
+    pub(crate) discard_limit: u64,
+    /// Objects never change under a name.
+    pub(crate) is_immutable: bool,
+    /// Longest time for which a request stays unacknowledged.
+    pub(crate) withhold: Duration,
+    /// First of the six marks of the member's packets.
+    pub(crate) mark: u32,
+}
+
+/// A member.
+pub(crate) struct Member {
+    config: MemberConfig,
+    service: Service,
+    membership: Membership,
+    plane: MemberPlane,
+    server: ServerProcess,
+    revivals: Revivals,
+    claiming: Claiming,
+    rings: Rings,
+    /// Connections may begin here.
+    accepts: bool,
+    /// When connections of dead servers are removed.
+    sweep_at: Duration,
+    next_look: Duration,
+    next_upkeep: Duration,
+    addresses: Addresses,
+}
+
+/// Settings from the balancer.
+struct Service {
+    addresses: Vec<SocketAddr>,
+    rules: Rules,
+}
+
+/// Whether the member belongs to the pool.
+enum Membership {
+    /// The server has to listen first.
+    Waits,
+    /// The lease is kept.
+    Kept(PoolClient, Seen),
+    /// The next try comes then.
+    Out(Duration),
+}
+
+/// News of a membership that were told already.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    epoch: u64,
+    has_lease: bool,
+    has_failure: bool,
+}
+
+struct Rings {
+    copies: ObjectRing<'static>,
+    copied: Rc<RefCell<Vec<Copy>>>,
+    events: ObjectRing<'static>,
+    seen: Rc<RefCell<Vec<ObjectEvent>>>,
+}
+
+impl Service {
+    fn of(pool: &Config, config: &MemberConfig) -> Self {
+        let rules = Rules {
+            key: PoolKey(pool.key.0),
+            judge: JudgeRules {
+                check: pool.version_check,
+                discard_limit: config.discard_limit,
+            },
+            incarnation: 1,
+            unix_now: Duration::ZERO,
+            withhold: config.withhold,
+            settled_at: Duration::ZERO,
+        };
+        Self {
+            addresses: pool.addresses.clone(),
+            rules,
+        }
+    }
+}
+
+impl Membership {
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Self::Kept(client, _) => Some(client.as_fd()),
+            Self::Waits | Self::Out(_) => None,
+        }
+    }
+
+    fn deadline(&self) -> Option<Duration> {
+        match self {
+            Self::Out(at) => Some(*at),
+            Self::Waits | Self::Kept(..) => None,
+        }
+    }
+}
+
+impl Seen {
+    /// News in a view.
+    fn news(&mut self, view: &PoolView) -> Vec<Event> {
+        let mut events = Vec::new();
+        if !self.has_lease && view.speech != Speech::Silent {
+            self.has_lease = true;
+            events.push(Event::Joined);
+        }
+        if view.table.epoch > self.epoch {
+            self.epoch = view.table.epoch;
+            events.push(Event::PoolChanged {
+                epoch: view.table.epoch,
+                members: view.table.members.len(),
+            });
+        }
+        if view.failure.is_some() != self.has_failure {
+            self.has_failure = view.failure.is_some();
+            events.extend(
+                view.failure
+                    .clone()
+                    .map(|reason| Event::BalancerLost { reason }),
+            );
+        }
+        events
+    }
+}
+
+impl Rings {
+    fn of(plane: &MemberPlane) -> Result<Self, MemberError> {
+        let (copied, seen) = (Rc::default(), Rc::default());
+        let (into_copied, into_seen) = (Rc::clone(&copied), Rc::clone(&seen));
+        let into_copied: Rc<RefCell<Vec<Copy>>> = into_copied;
+        let into_seen: Rc<RefCell<Vec<ObjectEvent>>> = into_seen;
+        Ok(Self {
+            copies: plane.copies(move |copy| into_copied.borrow_mut().push(Copy::of(copy)))?,
+            copied,
+            events: plane.events(move |event| into_seen.borrow_mut().push(event))?,
+            seen,
+        })
+    }
+}
+
+impl Member {
+    /// Loads the programs, and brings the addresses up. The server is started by the first [`Member::run_once`]; the
+    /// member joins the pool when the server listens.
+    ///
+    /// # Errors
+    /// The kernel refuses the programs, an address or a cgroup.
+    pub(crate) fn new(
+        config: MemberConfig,
+        claims: UdpSocket,
+        settings: &Config,
+        cgroup: Cgroup,
+        pins: PinDirectory,
+    ) -> Result<Self, MemberError> {
+        let service = Service::of(settings, &config);
+        let plane_settings = MemberSettings {
+            addresses: service.addresses.clone(),
+            cgroup_id: cgroup.id(),
+            cgroup_level: cgroup.level(),
+            netns_cookie: netns_cookie()?,
+            crash_on: CrashOn::Signal,
+            mark: config.mark,
+            keys: vec![service.rules.key],
+            version_check: service.rules.judge.check,
+            is_immutable: config.is_immutable,
+            withhold: config.withhold,
+        };
+        let plane = MemberPlane::load(&plane_settings, pins)?;
+        plane.attach_latch()?;
+        let mut member = Self {
+            rings: Rings::of(&plane)?,
+            server: ServerProcess::new(config.command.clone(), cgroup),
+            revivals: Revivals::new(Injector::new(config.mark)?),
+            addresses: Addresses::open().doing("open a socket for addresses")?,
+            claiming: Claiming::new(claims, settings.key, config.pool.hello.membership)?,
+            membership: Membership::Waits,
+            service,
+            config,
+            plane,
+            accepts: false,
+            sweep_at: Duration::MAX,
+            next_look: Duration::ZERO,
+            next_upkeep: Duration::ZERO,
+        };
+        member.keep_up()?;
+        Ok(member)
+    }
+
+    /// Programs on new interfaces, the clock, and the addresses, which expire by themselves.
+    fn keep_up(&mut self) -> Result<(), MemberError> {
+        self.next_upkeep = clock::now() + UPKEEP_PERIOD;
+        for interface in ethernet_interfaces()? {
+            self.plane.attach_interface(&interface)?;
+        }
+        self.plane.set_clock(clock::unix_offset())?;
+        self.name_interfaces()?;
+        // The programs come before the address: no neighbour hears of the address.
+        self.hold_addresses()
+    }
+
+    /// Each interface looks for its neighbours in the name of an address of its own.
+    fn name_interfaces(&mut self) -> Result<(), MemberError> {
+        let all = self
+            .addresses
+            .list()
+            .doing("list the addresses of this host")?;
+        for address in all {
+            let is_of_pool = self
+                .service
+                .addresses
+                .iter()
+                .any(|of| of.ip() == address.ip);
+            if let (IpAddr::V4(own), false) = (address.ip, is_of_pool) {
+                self.plane.set_own_address(address.device, own)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn hold_addresses(&mut self) -> Result<(), MemberError> {
+        let doing = "bring an address of the pool up on lo";
+        let device = Addresses::device("lo").doing(doing)?.unwrap_or(1);
+        self.addresses.switch_on(device).doing(doing)?;
+        for address in &self.service.addresses {
+            let ip = address.ip();
+            self.addresses
+                .hold(ip, device, ADDRESS_LIFETIME)
+                .doing(doing)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for at most `timeout`, and carries everything out that is due.
+    ///
+    /// # Errors
+    /// A call of the kernel fails.
+    pub(crate) fn run_once(&mut self, timeout: Duration) -> Result<Vec<Event>, MemberError> {
+        self.wait(timeout)?;
+        let mut events = Vec::new();
+        self.kernel_events(&mut events)?;
+        self.poll_server(&mut events)?;
+        self.poll_pool(&mut events)?;
+        self.receive_claims(&mut events)?;
+        self.copies(&mut events)?;
+        for ended in self.revivals.poll(&self.plane)? {
+            events.push(event_of(ended));
+        }
+        Ok(events)
+    }
+
+    fn wait(&self, timeout: Duration) -> Result<(), MemberError> {
+        let now = clock::now();
+        let deadlines = [
+            Some(now + timeout),
+            self.revivals.deadline(),
+            self.server.start_at(),
+            Some(self.next_look.min(self.next_upkeep)),
+            self.membership.deadline(),
+            self.claiming.deadline(),
+        ];
+        let first = deadlines.into_iter().flatten().min().unwrap_or(now);
+        let timeout = Timespec::try_from(first.saturating_sub(now)).unwrap_or_default();
+        let (copies, events) = (self.rings.copies.as_fd(), self.rings.events.as_fd());
+        let mut fds: Vec<PollFd<'_>> = [
+            Some(copies),
+            Some(events),
+            self.membership.as_fd(),
+            Some(self.claiming.as_fd()),
+        ]
+        .into_iter()
+        .flatten()
+        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+        .collect();
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()).doing("wait"),
+        }
+    }
+
+    fn kernel_events(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {
+        self.rings.events.consume()?;
+        let seen: Vec<ObjectEvent> = self.rings.seen.borrow_mut().drain(..).collect();
+        for event in seen {
+            match event.kind {
+                ObjectEventKind::Death { .. }
+                    if event.incarnation == self.service.rules.incarnation =>
+                {
+                    self.server_died(None, events)?;
+                }
+                ObjectEventKind::Death { .. } => {}
+                ObjectEventKind::Listening => self.next_look = Duration::ZERO,
+                ObjectEventKind::Unprotected { key, reason } => {
+                    events.push(Event::Unprotected {
+                        client: key.client(),
+                        reason: reason.to_string(),
+                    });
+                }
+                ObjectEventKind::Repeated { key, seq } => {
+                    self.revivals.keep_close(&self.plane, key, seq);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_server(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {
+        if let Some(exit) = self.server.poll()? {
+            self.server_died(Some(exit), events)?;
+        }
+        let now = clock::now();
+        self.server.start_if_due(now)?;
+        if now >= self.next_upkeep {
+            self.keep_up()?;
+        }
+        if now >= self.sweep_at {
+            self.sweep_at = Duration::MAX;
+            let incarnation = self.service.rules.incarnation;
+            for (key, flow) in self.plane.flows()? {
+                if flow.incarnation != incarnation && !self.revivals.knows(&key) {
+                    self.plane.forget_flow(key)?;
+                }
+            }
+        }
+        if now >= self.next_look {
+            self.next_look = now + LOOK_PERIOD;
+            if self.server.listens_anew(&self.service.addresses)? {
+                // Not before: the kernel would refuse new clients.
+                let incarnation = self.service.rules.incarnation;
+                self.plane.new_incarnation(incarnation)?;
+                self.plane.main_process(self.server.main_pid())?;
+                events.push(Event::Serving { incarnation });
+                if matches!(self.membership, Membership::Waits) {
+                    self.membership = Membership::Out(now);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_pool(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {
+        match &mut self.membership {
+            Membership::Kept(client, seen) => {
+                let view = client.view();
+                let epoch = seen.epoch;
+                events.extend(seen.news(&view));
+                if seen.epoch != epoch {
+                    self.service.rules.settled_at = clock::now() + SETTLE_TIME;
+                    self.plane.clear_forwards()?;
+                    let decided = self.claiming.set_table(&view.table);
+                    self.carry_out(decided, events)?;
+                }
+                if let Some(reason) = view.refused {
+                    events.push(Event::Expelled {
+                        reason: reason.to_string(),
+                    });
+                    self.drop_connections()?;
+                    self.membership = Membership::Out(clock::now());
+                }
+            }
+            Membership::Out(at) if clock::now() >= *at => self.join(events)?,
+            Membership::Waits | Membership::Out(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Other members have the connections. The member is silent: no client hears of the end.
+    fn drop_connections(&mut self) -> Result<(), MemberError> {
+        // With a shut gate no connection is buried: the others have these.
+        self.plane.gate()?;
+        self.revivals.clear(&self.plane)?;
+        destroy_sockets(&self.service.addresses, |_, _, _| true)?;
+        for (key, _) in self.plane.flows()? {
+            self.plane.forget_flow(key)?;
+        }
+        self.plane.clear_ended()?;
+        Ok(self.plane.new_incarnation(self.service.rules.incarnation)?)
+    }
+
+    /// Clients of connections that no member can revive hear of the end at once.
+    fn reset_unprotected(&self) -> Result<(), MemberError> {
+        for (key, flow) in self.plane.flows()? {
+            let is_open = flow.turn.phase != Phase::Idle && !flow.turn.is_guarded;
+            if flow.mode == Mode::Served && (flow.unprotected.is_some() || is_open) {
+                self.revivals.reset(&self.plane, key, &flow);
+                self.plane.forget_flow(key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Joins the pool: the server listens.
+    fn join(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {
+        let membership = rand::random();
+        self.config.pool.hello.membership = membership;
+        self.claiming.begin_membership(membership);
+        self.accepts = false;
+        self.plane.accept(false)?;
+        self.membership = match Admission::join(self.config.pool.clone()) {
+            Ok(admission) => {
+                let client = admission.keep(self.plane.fence()?)?;
+                Membership::Kept(client, Seen::default())
+            }
+            Err(error) => {
+                let reason = error.to_string();
+                events.push(Event::NotAdmitted { reason });
+                Membership::Out(clock::now() + REJOIN_PAUSE)
+            }
+        };
+        Ok(())
+    }
+
+    fn server_died(
+        &mut self,
+        exit: Option<Exit>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), MemberError> {
+        self.plane.gate()?;
+        self.server.clear(&self.service.addresses, clock::now())?;
+        self.revivals.clear(&self.plane)?;
+        self.reset_unprotected()?;
+        self.service.rules.incarnation += 1;
+        let now = clock::now();
+        self.service.rules.settled_at = now + SETTLE_TIME;
+        self.sweep_at = self.sweep_at.min(now + KEPT_TIME);
+        events.push(Event::Died {
+            exit: exit_words(exit),
+        });
+        Ok(())
+    }
+
+    fn copies(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {
+        self.rings.copies.consume()?;
+        let copied: Vec<Copy> = self.rings.copied.borrow_mut().drain(..).collect();
+        for copy in copied {
+            let is_claimed = copy.kind != CopyKind::Unknown || self.revivals.knows(&copy.key);
+            if is_claimed {
+                self.revive(&copy, events)?;
+            } else if let Some(decided) = self.claiming.begin(copy) {
+                self.carry_out(vec![decided], events)?;
+            }
+        }
+        self.claiming.ask();
+        Ok(())
+    }
+
+    fn receive_claims(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {
+        // A member whose lease is over may get the next lease, and go on. Outside of the pool a member has no
+        // connection.
+        let (is_member, speaks) = match &self.membership {
+            Membership::Kept(client, _) => (true, client.view().speech.at(clock::boot())),
+            Membership::Waits | Membership::Out(_) => (false, false),
+        };
+        let plane = &self.plane;
+        let decided = self.claiming.receive(|key| match (is_member, speaks) {
+            (true, false) => Ok(None),
+            _ => Ok(Some(is_member && plane.knows(key)?)),
+        })?;
+        if self.claiming.is_known() && !self.accepts {
+            self.accepts = true;
+            self.plane.accept(true)?;
+        }
+        self.carry_out(decided, events)
+    }
+
+    fn carry_out(
+        &mut self,
+        decided: Vec<Decided>,
+        events: &mut Vec<Event>,
+    ) -> Result<(), MemberError> {
+        for Decided { copy, other } in decided {
+            match other {
+                None => self.revive(&copy, events)?,
+                Some(other) => {
+                    self.plane.forward(copy.key, other)?;
+                    self.revivals.send_on(&self.plane, &copy);
+                    events.push(Event::Forwarded {
+                        client: copy.key.client(),
+                        to: other,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn revive(&mut self, copy: &Copy, events: &mut Vec<Event>) -> Result<(), MemberError> {
+        let rules = Rules {
+            unix_now: clock::unix_offset() + clock::boot(),
+            ..self.service.rules
+        };
+        if let Some(ended) = self.revivals.take(&self.plane, &rules, copy)? {
+            events.push(event_of(ended));
+        }
+        Ok(())
+    }
+
+    /// Ends the server, and removes all that the member has made.
+    ///
+    /// # Errors
+    /// Something is left behind.
+    pub(crate) fn stop(mut self) -> Result<(), MemberError> {
+        self.reset_unprotected()?;
+        if let Membership::Kept(client, _) =
+            std::mem::replace(&mut self.membership, Membership::Out(Duration::MAX))
+        {
+            client.leave();
+        }
+        self.plane.stopping(true)?;
+        if let Err(error) = self.server.stop() {
+            tracing::warn!(%error, "the server did not end in time");
+        }
+        let doing = "take an address of the pool down";
+        let device = Addresses::device("lo").doing(doing)?.unwrap_or(1);
+        for address in &self.service.addresses {
+            self.addresses.remove(address.ip(), device).doing(doing)?;
+        }
+        self.server.remove()?;
+        Ok(self.plane.remove()?)
+    }
+}
+
+fn event_of(ended: Ended) -> Event {
+    let client = ended.key.client();
+    match ended.refused {
+        None => Event::Revived {
+            client,
+            object: ended.target,
+            offset: ended.offset,
+            after_us: u64::try_from(ended.after.as_micros()).unwrap_or(u64::MAX),
+        },
+        Some(reason) => Event::Refused {
+            client,
+            reason: reason.to_string(),
+        },
+    }
+}

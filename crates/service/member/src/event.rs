@@ -1,0 +1,161 @@
+//! Events of a member.
+
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use serde::Serialize;
+use supervise::Exit;
+
+/// An event.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Event {
+    /// The server listens.
+    Serving {
+        /// Number of the server's life, from 1.
+        incarnation: u32,
+    },
+    /// The balancer has granted the first lease.
+    Joined,
+    /// The pool has other members than before.
+    PoolChanged {
+        /// Epoch of the table.
+        epoch: u64,
+        /// Number of members.
+        members: usize,
+    },
+    /// The balancer counts the member as dead: its connections are those of other members.
+    Expelled {
+        /// The reason.
+        reason: String,
+    },
+    /// The balancer does not admit the member now; the next try follows.
+    NotAdmitted {
+        /// The reason.
+        reason: String,
+    },
+    /// No stream to the balancer.
+    BalancerLost {
+        /// The reason.
+        reason: String,
+    },
+    /// The server has died.
+    Died {
+        /// How.
+        exit: String,
+    },
+    /// A connection goes on here.
+    Revived {
+        /// The client.
+        client: SocketAddr,
+        /// Request target.
+        object: Option<String>,
+        /// Bytes of the body that the client had; `None`: no response was under way.
+        offset: Option<u64>,
+        /// Time since the client's segment, µs.
+        after_us: u64,
+    },
+    /// Another member serves a connection whose segments come here.
+    Forwarded {
+        /// The client.
+        client: SocketAddr,
+        /// The other member.
+        to: IpAddr,
+    },
+    /// A connection of a dead member was reset.
+    Refused {
+        /// The client.
+        client: SocketAddr,
+        /// Why.
+        reason: String,
+    },
+    /// A connection can no longer be revived.
+    Unprotected {
+        /// The client.
+        client: SocketAddr,
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Event {
+    /// Whether the operator should look.
+    #[must_use]
+    pub const fn is_warning(&self) -> bool {
+        matches!(
+            self,
+            Self::Died { .. }
+                | Self::Expelled { .. }
+                | Self::BalancerLost { .. }
+                | Self::NotAdmitted { .. }
+                | Self::Refused { .. }
+        )
+    }
+
+    /// Whether the event happens so often that only a reader of `--json` wants to see each.
+    #[must_use]
+    pub const fn is_frequent(&self) -> bool {
+        matches!(self, Self::Unprotected { .. } | Self::Forwarded { .. })
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Serving { incarnation: 1 } => write!(f, "the server listens"),
+            Self::Serving { incarnation } => {
+                write!(f, "the server listens again, life {incarnation}")
+            }
+            Self::Joined => write!(f, "joined the pool"),
+            Self::PoolChanged { epoch, members } => {
+                let plural = if *members == 1 { "member" } else { "members" };
+                write!(f, "the pool has {members} {plural} (epoch {epoch})")
+            }
+            Self::Expelled { reason } => write!(f, "{reason}"),
+            Self::NotAdmitted { reason } => write!(f, "not in the pool: {reason}"),
+            Self::BalancerLost { reason } => write!(f, "no stream to the balancer: {reason}"),
+            Self::Died { exit } => write!(f, "the server has died ({exit}), and is started again"),
+            Self::Revived {
+                client,
+                object,
+                offset,
+                after_us,
+            } => {
+                let object = object.as_deref().unwrap_or("an object");
+                let after = Duration::from_micros(*after_us);
+                match offset {
+                    Some(offset) => write!(
+                        f,
+                        "goes on with {object} for {client} at byte {offset}, {after:?} after the client's segment"
+                    ),
+                    None => write!(
+                        f,
+                        "goes on with {object} for {client} from the beginning, {after:?} after the client's segment"
+                    ),
+                }
+            }
+            Self::Forwarded { client, to } => {
+                write!(f, "segments of {client} go to the member {to}")
+            }
+            Self::Refused { client, reason } => {
+                write!(f, "reset the connection of {client}: {reason}")
+            }
+            Self::Unprotected { client, reason } => {
+                write!(f, "the connection of {client} is not protected: {reason}")
+            }
+        }
+    }
+}
+
+/// How a server ended, in words.
+pub(crate) fn exit_words(exit: Option<Exit>) -> String {
+    match exit {
+        Some(Exit::Status(status)) => format!("status {status}"),
+        Some(Exit::Signal { signal, .. }) => format!("signal {signal}"),
+        Some(Exit::Unseen) | None => "a process of the server".to_owned(),
+    }
+}

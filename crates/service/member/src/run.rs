@@ -1,0 +1,152 @@
+//! A member from its start to its end.
+
+use std::{
+    net::{IpAddr, SocketAddr, UdpSocket},
+    num::NonZeroU16,
+    path::PathBuf,
+    time::Duration,
+};
+
+use protocol::pool::{Config, Hello, MemberAddress, MemberName, MembershipState, Refused};
+use rand::Rng as _;
+use supervise::{Command, become_subreaper};
+
+use crate::{
+    claiming::socket_at,
+    clock,
+    engine::{Member, MemberConfig},
+    error::{MemberError, SystemContext},
+    event::Event,
+    pool_client::{Admission, PoolSettings},
+    remains::MemberDirectory,
+};
+
+/// How long the lease of a former member may last, and the pause between two questions for its end.
+const FORMER_LEASE_MAX: Duration = Duration::from_secs(5);
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// Longest wait of the loop.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// Options of the operator.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Name of the member in the pool.
+    pub name: MemberName,
+    /// The balancer.
+    pub balancer: SocketAddr,
+    /// The file with the keys that balancer and members share.
+    pub key_file: PathBuf,
+    /// Where packets for the pool reach this host; `None`: the address from which the balancer is reached.
+    pub address: Option<IpAddr>,
+    /// The server.
+    pub command: Command,
+    /// Most bytes that are taken from the server and thrown away, because the server ignores ranges.
+    pub discard_limit: u64,
+    /// Objects never change under a name.
+    pub is_immutable: bool,
+    /// Longest time for which a request stays unacknowledged.
+    pub withhold: Duration,
+    /// Directory for the files of a running member.
+    pub run_dir: PathBuf,
+}
+
+/// Serves until `is_stopped`.
+///
+/// # Errors
+/// The member cannot start, or the kernel refuses something.
+pub fn run(
+    options: &Options,
+    is_stopped: impl Fn() -> bool,
+    mut tell: impl FnMut(&Event),
+) -> Result<(), MemberError> {
+    let directory = MemberDirectory::lock(&options.run_dir, options.name.as_str())?;
+    let (pool, claims) = pool_settings(options)?;
+    let settings = settings_of(&pool)?;
+    // The server of a member that was killed is silent, and other members have its connections.
+    directory.clear(true)?;
+    directory.note_addresses(&settings.addresses)?;
+    let config = MemberConfig {
+        pool,
+        command: options.command.clone(),
+        discard_limit: options.discard_limit,
+        is_immutable: options.is_immutable,
+        withhold: options.withhold,
+        // Not 0 (unmarked packets), and not a mark that another program is likely to use.
+        mark: rand::rng().random_range(0x4000_0000..0xf000_0000),
+    };
+    let cgroup = directory.create_cgroup()?;
+    become_subreaper().doing("become the reaper of the server's orphans")?;
+    let mut member = Member::new(config, claims, &settings, cgroup, directory.pins())?;
+    let served = serve(&mut member, is_stopped, &mut tell);
+    let stopped = member.stop();
+    if stopped.is_ok() {
+        directory.remove();
+    }
+    served.and(stopped)
+}
+
+/// A member of the same name that was killed may still have a lease.
+fn settings_of(pool: &PoolSettings) -> Result<Config, MemberError> {
+    let deadline = clock::now() + FORMER_LEASE_MAX;
+    loop {
+        match Admission::settings(pool.clone()) {
+            Err(MemberError::Refused(Refused::NameTaken | Refused::AddressTaken))
+                if clock::now() < deadline =>
+            {
+                std::thread::sleep(RETRY_PAUSE);
+            }
+            settings => return settings,
+        }
+    }
+}
+
+fn serve(
+    member: &mut Member,
+    is_stopped: impl Fn() -> bool,
+    tell: &mut impl FnMut(&Event),
+) -> Result<(), MemberError> {
+    while !is_stopped() {
+        for event in member.run_once(WAIT_MAX)? {
+            tell(&event);
+        }
+    }
+    Ok(())
+}
+
+fn pool_settings(options: &Options) -> Result<(PoolSettings, UdpSocket), MemberError> {
+    let address = match options.address {
+        Some(address) => address,
+        None => address_towards(options.balancer)?,
+    };
+    let claims = socket_at(address)?;
+    let port = claims
+        .local_addr()
+        .doing("read the port of the socket for claims")?
+        .port();
+    let settings = PoolSettings {
+        balancer: options.balancer,
+        key_file: options.key_file.clone(),
+        hello: Hello {
+            name: options.name.clone(),
+            membership: rand::random(),
+            state: MembershipState::New,
+            address: MemberAddress::new(address).map_err(MemberError::Address)?,
+            claim_port: NonZeroU16::new(port).unwrap_or(NonZeroU16::MAX),
+            #[cfg(feature = "next-version")]
+            next: 0,
+        },
+    };
+    Ok((settings, claims))
+}
+
+/// This host's address on the way to the balancer.
+fn address_towards(balancer: SocketAddr) -> Result<IpAddr, MemberError> {
+    let doing = "find this host's address on the way to the balancer (--member-address says which)";
+    let any: SocketAddr = match balancer {
+        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        SocketAddr::V6(_) => ([0_u16; 8], 0).into(),
+    };
+    let socket = UdpSocket::bind(any).doing(doing)?;
+    socket.connect(balancer).doing(doing)?;
+    Ok(socket.local_addr().doing(doing)?.ip())
+}

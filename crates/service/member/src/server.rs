@@ -1,0 +1,110 @@
+//! The server's process: start, death, start after a death.
+
+use std::{net::SocketAddr, time::Duration};
+
+use supervise::{
+    Backoff, BackoffConfig, Cgroup, Command, Exit, Server, StopError, destroy_sockets,
+    is_listened_on,
+};
+
+use crate::error::{MemberError, SystemContext};
+
+/// Time in which a server that is asked to end may finish its responses.
+const STOP_GRACE: Duration = Duration::from_secs(10);
+
+/// The server, in its cgroup.
+pub(crate) struct ServerProcess {
+    command: Command,
+    cgroup: Cgroup,
+    server: Option<Server>,
+    backoff: Backoff,
+    start_at: Option<Duration>,
+    listens: bool,
+}
+
+impl ServerProcess {
+    pub(crate) fn new(command: Command, cgroup: Cgroup) -> Self {
+        Self {
+            command,
+            cgroup,
+            server: None,
+            backoff: Backoff::new(BackoffConfig::default()),
+            start_at: Some(Duration::ZERO),
+            listens: false,
+        }
+    }
+
+    /// When the server is started next; `None` while it runs.
+    pub(crate) fn start_at(&self) -> Option<Duration> {
+        self.start_at
+    }
+
+    /// Starts the server if the time has come.
+    pub(crate) fn start_if_due(&mut self, now: Duration) -> Result<(), MemberError> {
+        if self.start_at.is_some_and(|at| at <= now) {
+            self.start_at = None;
+            self.server = Some(self.command.start(&self.cgroup)?);
+            self.backoff.started(now);
+        }
+        Ok(())
+    }
+
+    /// Process id of the main process; 0 if there is none.
+    pub(crate) fn main_pid(&self) -> u32 {
+        let pid = self
+            .server
+            .as_ref()
+            .map(|server| server.pid().as_raw_nonzero().get());
+        pid.and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0)
+    }
+
+    /// How the main process ended, if that has ended since the last call.
+    pub(crate) fn poll(&mut self) -> Result<Option<Exit>, MemberError> {
+        let Some(server) = &mut self.server else {
+            return Ok(None);
+        };
+        server.try_wait().doing("wait for the server")
+    }
+
+    /// Removes the processes and sockets that a dead server has left, and plans the next start.
+    pub(crate) fn clear(
+        &mut self,
+        addresses: &[SocketAddr],
+        now: Duration,
+    ) -> Result<(), MemberError> {
+        self.cgroup.kill()?;
+        self.server = None;
+        self.listens = false;
+        destroy_sockets(addresses, |_, _, _| true)?;
+        self.start_at = Some(now + self.backoff.died(now));
+        Ok(())
+    }
+
+    /// Whether the server listens on all addresses now, and did not at the last call.
+    pub(crate) fn listens_anew(&mut self, addresses: &[SocketAddr]) -> Result<bool, MemberError> {
+        if self.listens || self.server.is_none() {
+            return Ok(false);
+        }
+        for address in addresses {
+            if !is_listened_on(*address).doing("look for the server's listening socket")? {
+                return Ok(false);
+            }
+        }
+        self.listens = true;
+        Ok(true)
+    }
+
+    /// Ends the server, which may finish responses first.
+    pub(crate) fn stop(&mut self) -> Result<(), StopError> {
+        if let Some(mut server) = self.server.take() {
+            server.stop(&self.cgroup, STOP_GRACE)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the cgroup.
+    pub(crate) fn remove(self) -> Result<(), MemberError> {
+        self.cgroup.kill()?;
+        Ok(self.cgroup.remove()?)
+    }
+}
