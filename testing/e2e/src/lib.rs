@@ -17,6 +17,7 @@ mod leftovers;
 pub mod loggers;
 pub mod manager;
 pub mod pair;
+pub mod pool;
 mod protected;
 mod recording;
 pub mod scene;

@@ -1,0 +1,436 @@
+//! A pool: a balancer, members with nginx, and a client.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lab::{Host, Output, Pid, Process, Signal};
+use serde_json::Value;
+
+use crate::loggers::key_file;
+use crate::servers::{SERVER_PORT, site};
+use crate::{EVENT_TIMEOUT, Scene, binaries};
+
+/// The port on which the balancer listens for members.
+pub const POOL_PORT: u16 = 7700;
+
+/// The address of the pool, IPv4 and IPv6.
+///
+/// # Panics
+/// Never: the addresses are constants.
+#[must_use]
+pub fn pool_addresses() -> [SocketAddr; 2] {
+    ["10.0.0.110", "fd00::110"].map(|ip| {
+        let ip = ip.parse().expect("an address");
+        SocketAddr::new(ip, SERVER_PORT)
+    })
+}
+
+/// A balancer (10.0.0.2), members (10.0.0.11 and so on), and the client of a scene.
+#[derive(Debug)]
+pub struct Pool {
+    // Dropped in this order.
+    /// The members.
+    pub members: Vec<Member>,
+    /// The balancer.
+    pub balancer: PoolProgram,
+    /// The lab, with the client.
+    pub scene: Scene,
+    keys: PathBuf,
+}
+
+/// A program of the pool, with what it has program.
+#[derive(Debug)]
+pub struct PoolProgram {
+    /// The host.
+    pub host: Host,
+    process: Process,
+    said: PathBuf,
+    run_dir: PathBuf,
+    is_stopped: bool,
+    is_killed: bool,
+}
+
+/// A lab's hosts share the kernel and the file system: `clean` removes the leftovers that a reboot would remove, and
+/// the table that a balancer leaves for the next balancer.
+impl Drop for PoolProgram {
+    fn drop(&mut self) {
+        if !self.is_stopped {
+            let _ = self.process.kill(Signal::KILL);
+            let _ = self.process.wait_with_timeout(EVENT_TIMEOUT);
+        }
+        if let Err(error) = self.host.power_on() {
+            eprintln!("{}: {error}", self.host.name());
+            return;
+        }
+        let cleaned = self.outlive(&["clean", "--kill"]);
+        if !cleaned.status.success() {
+            eprintln!("{}: {cleaned:?}", self.host.name());
+        }
+    }
+}
+
+/// A member.
+#[derive(Debug)]
+pub struct Member {
+    /// `outlive objects`.
+    pub program: PoolProgram,
+    /// Its name in the pool.
+    pub name: String,
+}
+
+impl PoolProgram {
+    fn start(scene: &Scene, host: &Host, name: &str, words: &[&str]) -> Self {
+        let said = scene.directory().join(format!("{name}.said"));
+        let mut command = host.command(&binaries::outlive().to_string_lossy());
+        let run_dir = scene.run_dir().join(name);
+        command.args(words).env("OUTLIVE_RUN_DIR", &run_dir);
+        let process = host
+            .spawn(&mut command, &Output::File(said.clone()))
+            .expect("the program starts");
+        Self {
+            host: host.clone(),
+            process,
+            said,
+            run_dir,
+            is_stopped: false,
+            is_killed: false,
+        }
+    }
+
+    /// The output.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.said).unwrap_or_default()
+    }
+
+    /// The events of a kind so far.
+    #[must_use]
+    pub fn events_of(&self, kind: &str) -> Vec<Value> {
+        let log = self.log();
+        let events = log
+            .lines()
+            .filter_map(|line| serde_json::from_str(line).ok());
+        events
+            .filter(|event: &Value| event["event"] == kind)
+            .collect()
+    }
+
+    /// Waits for the event of this number, from 1. Returns the event.
+    ///
+    /// # Panics
+    /// When the event does not come.
+    #[track_caller]
+    pub fn wait_for(&self, kind: &str, number: usize) -> Value {
+        let deadline = Instant::now() + EVENT_TIMEOUT;
+        loop {
+            if let Some(event) = self.events_of(kind).get(number - 1) {
+                return event.clone();
+            }
+            assert!(Instant::now() < deadline, "no {kind}: {}", self.log());
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Kills the program, and nothing that it has started.
+    ///
+    /// # Panics
+    /// When it does not run.
+    pub fn kill(&mut self) {
+        self.is_killed = true;
+        self.process.kill(Signal::KILL).expect("a signal");
+        let ended = self.process.wait_with_timeout(EVENT_TIMEOUT);
+        assert!(ended.expect("a status").is_some(), "it lives");
+    }
+
+    /// Runs `outlive` with these arguments on the same host.
+    ///
+    /// # Panics
+    /// When `outlive` cannot be started.
+    #[must_use]
+    pub fn outlive(&self, arguments: &[&str]) -> std::process::Output {
+        let outlive = binaries::outlive();
+        let mut command = self.host.command(&outlive.to_string_lossy());
+        command
+            .args(arguments)
+            .env("OUTLIVE_RUN_DIR", &self.run_dir);
+        command.output().expect("outlive starts")
+    }
+
+    /// Asks the program to stop, and waits for its end.
+    ///
+    /// # Panics
+    /// When it does not end, or fails.
+    #[track_caller]
+    pub fn stop(mut self) {
+        self.is_stopped = true;
+        self.process.kill(Signal::TERM).expect("a signal");
+        let ended = self.process.wait_with_timeout(EVENT_TIMEOUT);
+        let ended = ended.expect("a status").expect("an end");
+        let log = fs::read_to_string(&self.said).unwrap_or_default();
+        assert!(ended.success(), "{ended}: {log}");
+    }
+}
+
+impl Pool {
+    /// A pool with this many members.
+    ///
+    /// # Panics
+    /// When a member does not join.
+    #[must_use]
+    pub fn of(label: &str, members: u8) -> Self {
+        Self::with(label, members, &[])
+    }
+
+    /// The same, with more arguments of the balancer.
+    ///
+    /// # Panics
+    /// As there.
+    #[must_use]
+    pub fn with(label: &str, members: u8, more: &[&str]) -> Self {
+        let scene = Scene::new(label);
+        let root = site(&scene);
+        // As a pool has its files: older than any download.
+        age(&root);
+        let keys = key_file(&scene, "pool.keys");
+        let host = scene.lab.add_host_at("balancer", 2).expect("a host");
+        // Members that are reached by IPv6 get packets of both families.
+        let listen = SocketAddr::from((host.address().ipv6(), POOL_PORT)).to_string();
+        let [v4, v6] = pool_addresses().map(|address| address.to_string());
+        let key_file = keys.to_string_lossy();
+        let words = [
+            "balance",
+            "--address",
+            &v4,
+            "--address",
+            &v6,
+            "--listen",
+            &listen,
+            "--key-file",
+            &key_file,
+            "--address-device",
+            "eth0",
+            "--json",
+        ];
+        let balancer = PoolProgram::start(&scene, &host, "balancer", &[&words[..], more].concat());
+        balancer.wait_for("listening", 1);
+        let mut this = Self {
+            members: Vec::new(),
+            balancer,
+            scene,
+            keys: keys.clone(),
+        };
+        for _ in 0..members {
+            this.add_member(&[]);
+        }
+        this
+    }
+
+    /// Starts a member with nginx on a host of its own, and waits until the whole pool knows the member.
+    ///
+    /// # Panics
+    /// When the member does not join.
+    pub fn add_member(&mut self, more: &[&str]) {
+        let number = u8::try_from(self.members.len()).expect("few members");
+        let name = format!("web{}", number + 1);
+        let host = self
+            .scene
+            .lab
+            .add_host_at(&name, 11 + number)
+            .expect("a host");
+        let member = self.start_member(&host, &name, more);
+        self.members.push(member);
+        self.await_members(self.members.len());
+    }
+
+    fn start_member(&self, host: &Host, name: &str, more: &[&str]) -> Member {
+        let at = SocketAddr::from((self.balancer.host.address().ipv6(), POOL_PORT)).to_string();
+        let config = self.nginx(name).to_string_lossy().into_owned();
+        let keys = self.keys.to_string_lossy();
+        let words = [
+            "objects",
+            "--pool",
+            &at,
+            "--key-file",
+            &keys,
+            "--name",
+            name,
+            "--json",
+        ];
+        let server = ["--", "nginx", "-c", &config];
+        let words = [&words[..], more, &server].concat();
+        Member {
+            program: PoolProgram::start(&self.scene, host, name, &words),
+            name: name.to_owned(),
+        }
+    }
+
+    /// Starts a member again whose host was switched on again.
+    ///
+    /// # Panics
+    /// When the member does not join.
+    pub fn restart_member(&mut self, index: usize, members: usize) {
+        let Member { program, name } = self.members.remove(index);
+        let host = program.host.clone();
+        // A host without power has no processes, and a namespace has the processes until these have ended.
+        drop(program);
+        let member = self.start_member(&host, &name, &[]);
+        self.members.insert(index, member);
+        self.await_members(members);
+    }
+
+    /// Waits until each of the living members knows this many members.
+    ///
+    /// # Panics
+    /// When that does not happen.
+    #[track_caller]
+    pub fn await_members(&self, count: usize) {
+        let alive = self
+            .members
+            .iter()
+            .filter(|member| member.program.host.is_on());
+        for member in alive {
+            let deadline = Instant::now() + EVENT_TIMEOUT;
+            let knows = || {
+                let tables = member.program.events_of("pool_changed");
+                tables.last().is_some_and(|table| table["members"] == count)
+            };
+            while !knows() {
+                let logs = || self.members.iter().map(|member| member.program.log());
+                assert!(
+                    Instant::now() < deadline,
+                    "{count} members: {}{}",
+                    logs().collect::<String>(),
+                    self.balancer.log()
+                );
+                thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
+    fn nginx(&self, name: &str) -> PathBuf {
+        let directory = self.scene.directory();
+        let listen: String = pool_addresses()
+            .iter()
+            .map(|address| format!("listen {address} backlog=4096;\n"))
+            .collect();
+        let place = directory.display();
+        self.scene.write(
+            &format!("{name}.conf"),
+            format!(
+                "user root;\nworker_processes 2;\npid {place}/{name}.pid;\nerror_log {place}/{name}.log;\ndaemon off;\n\
+                 events {{ worker_connections 4096; }}\n\
+                 http {{\naccess_log off;\nsendfile on;\nkeepalive_timeout 120s;\nkeepalive_requests 100000;\n\
+                 server {{\n{listen}root {};\n}}\n}}\n",
+                directory.join("www").display()
+            ),
+        )
+    }
+
+    /// The member that serves a connection from this port of the client.
+    ///
+    /// # Panics
+    /// When no member has the connection, or more than one.
+    #[must_use]
+    #[track_caller]
+    pub fn server_of(&self, client: SocketAddr) -> usize {
+        let text = client.to_string();
+        let has = |member: &&(usize, &Member)| {
+            let sockets = crate::arrange::run(&member.1.program.host, "ss -Htn state established");
+            sockets.contains(&text)
+        };
+        let members: Vec<(usize, &Member)> = self
+            .members
+            .iter()
+            .enumerate()
+            .filter(|(_, member)| member.program.host.is_on())
+            .collect();
+        let serving: Vec<usize> = members
+            .iter()
+            .filter(has)
+            .map(|(index, _)| *index)
+            .collect();
+        assert_eq!(serving.len(), 1, "{text} is served by {serving:?}");
+        serving[0]
+    }
+
+    /// Events `revived` of all members.
+    #[must_use]
+    pub fn revived(&self) -> Vec<Value> {
+        let all = self.members.iter();
+        all.flat_map(|member| member.program.events_of("revived"))
+            .collect()
+    }
+
+    /// No member has reset a connection.
+    ///
+    /// # Panics
+    /// When one has.
+    #[track_caller]
+    pub fn assert_none_refused(&self) {
+        for member in &self.members {
+            let refused = member.program.events_of("refused");
+            assert!(refused.is_empty(), "{}: {refused:?}", member.name);
+        }
+    }
+
+    /// Stops everything, and looks for what is left.
+    ///
+    /// # Panics
+    /// When a program fails, or a host that is on still has the pool's address.
+    pub fn stop(self) {
+        let hosts: Vec<Host> = self
+            .members
+            .iter()
+            .map(|member| member.program.host.clone())
+            .collect();
+        for member in self.members {
+            if member.program.host.is_on() && !member.program.is_killed {
+                member.program.stop();
+            }
+        }
+        self.balancer.stop();
+        for host in hosts.iter().filter(|host| host.is_on()) {
+            let addresses = crate::arrange::run(host, "ip -o addr");
+            for address in pool_addresses() {
+                let ip = format!("{}/", address.ip());
+                assert!(!addresses.contains(&ip), "{}: {addresses}", host.name());
+            }
+        }
+    }
+}
+
+impl Member {
+    /// Processes of the server on this member's host.
+    ///
+    /// # Panics
+    /// When the host is off.
+    #[must_use]
+    pub fn server_pids(&self) -> Vec<Pid> {
+        let own = self.program.process.pid();
+        let pids = self.program.host.pids().expect("it is on");
+        pids.into_iter()
+            .filter(|pid| *pid != own && is_nginx(*pid))
+            .collect()
+    }
+}
+
+fn is_nginx(pid: Pid) -> bool {
+    let name = fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
+    name.is_ok_and(|name| name.trim() == "nginx")
+}
+
+fn age(root: &Path) {
+    let old = std::time::SystemTime::now() - Duration::from_secs(86_400);
+    for entry in fs::read_dir(root).expect("a directory").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            age(&path);
+        } else {
+            let file = fs::File::options().write(true).open(&path).expect("a file");
+            file.set_modified(old).expect("an older file");
+        }
+    }
+}
