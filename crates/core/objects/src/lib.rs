@@ -8,6 +8,7 @@
 //! - [`head`]: summaries of heads, which the program in the kernel finds, too;
 //! - [`judge`]: whether a response of another server continues the client's part;
 //! - [`plane`]: the model of the programs in the kernel;
+//! - [`revive`] and [`revivals`]: the connections that a member goes on with;
 //! - [`paper`]: the layout of the paper, for comparison.
 //!
 //! The crate does no I/O and reads no clock: time and keys are arguments.
@@ -19,6 +20,8 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod farewell;
+pub mod flaws;
 pub mod flow;
 pub mod head;
 pub mod isn;
@@ -26,6 +29,7 @@ pub mod judge;
 mod key;
 pub mod paper;
 pub mod plane;
+pub mod revivals;
 pub mod revive;
 pub mod timestamp;
 pub mod unreachable;

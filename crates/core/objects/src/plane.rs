@@ -33,6 +33,7 @@ use wire::{FlowKey, SeqNumber};
 
 pub use self::packet::Packet;
 use self::{handshake::HalfOpen, packet::Segment};
+use crate::flaws::Flaws;
 use crate::flow::{Flow, Unprotected};
 use crate::isn::Slot;
 use crate::key::PoolKey;
@@ -198,6 +199,7 @@ pub struct Plane {
 #[derive(Debug, Clone)]
 struct Shared {
     settings: Settings,
+    flaws: Flaws,
     endpoints: BTreeSet<SocketAddr>,
     /// An address of each interface that is not of the pool.
     own_addresses: BTreeMap<u32, Ipv4Addr>,
@@ -236,6 +238,7 @@ impl Plane {
             shared: Shared {
                 endpoints: settings.addresses.iter().map(canonical).collect(),
                 settings,
+                flaws: Flaws::default(),
                 own_addresses: BTreeMap::new(),
                 life: Life {
                     lease_until: Duration::ZERO,
@@ -253,6 +256,12 @@ impl Plane {
                 sent: VecDeque::new(),
             },
         }
+    }
+
+    /// Plants mistakes.
+    #[cfg(feature = "flaws")]
+    pub const fn plant(&mut self, flaws: Flaws) {
+        self.shared.flaws = flaws;
     }
 
     /// No packet leaves from this time on.
@@ -284,6 +293,28 @@ impl Plane {
     /// Another member serves the connection.
     pub fn forward(&mut self, key: FlowKey, to: IpAddr) {
         self.forwards.insert(key, to);
+    }
+
+    /// The pool has changed: connections are looked for anew.
+    pub fn clear_forwards(&mut self) {
+        self.forwards.clear();
+    }
+
+    /// Handshakes under way are forgotten.
+    pub fn forget_handshakes(&mut self) {
+        self.half_open.clear();
+    }
+
+    /// The member that serves a connection in the place of this member.
+    #[must_use]
+    pub fn forwarded_to(&self, key: &FlowKey) -> Option<IpAddr> {
+        self.forwards.get(key).copied()
+    }
+
+    /// Whether the connection, or its handshake, is known here.
+    #[must_use]
+    pub fn knows(&self, key: &FlowKey) -> bool {
+        self.flows.contains_key(key) || self.half_open.contains_key(key)
     }
 
     /// No packet of the server leaves from now on.

@@ -13,7 +13,7 @@
 
 mod flow;
 mod position;
-mod segments;
+pub(crate) mod segments;
 #[cfg(test)]
 mod tests;
 
@@ -25,25 +25,26 @@ use http1::edit::request_for_rest;
 use http1::range::RangeRequest;
 use http1::version::ObjectVersion;
 use http1::{BodyLength, Doubt, Method, RequestHead, ResponseHead, parse_request, parse_response};
-use wire::{FlowKey, Options, SackBlock, Segment, SeqNumber, SynOptions, TcpOption, Timestamps};
+use wire::{FlowKey, Segment, SeqNumber, SynOptions, Timestamps};
 
-use self::position::Fit;
+pub(crate) use self::position::Fit;
 pub use self::position::{Position, PositionError, WITHHOLD_MAX};
-use self::segments::Received;
+use self::segments::{Received, has_bytes_behind_hole};
+use crate::flaws::Flaws;
 use crate::flow::{Flow, RELEASED_MAX, Unprotected};
 use crate::judge::{Download, JudgeRules, Refusal, Verdict, judge};
 use crate::key::PoolKey;
+use crate::revivals::CLIENT_PAUSE_MAX;
 use crate::timestamp::Timestamp;
 
 /// Time after which a segment to the local server is sent again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 /// Bound of the difference between the clocks of two hosts of a pool, and of the host that made the files.
 pub const CLOCK_DIFFERENCE: Duration = Duration::from_secs(5);
+/// Longest way of a packet to a client: after a death, the last bytes of the dead server have arrived, or are lost.
+pub const SETTLE_TIME: Duration = Duration::from_millis(500);
 /// Segments sent to the local server without an answer, before the connection is reset.
 const TRIES_MAX: u32 = 8;
-/// Time after the client's newest segment after which a revival without a request ends. A client repeats a request
-/// after at most 120 s (RFC 6298, 2.5).
-const SILENCE_MAX: Duration = Duration::from_secs(130);
 /// How often a revival sees the lowest segment of a client that is not the request of the response: the first time, as
 /// a probe of the tail (RFC 8985), and with the timer, which repeats the lowest of all.
 const LATER_REQUESTS_MAX: u32 = 4;
@@ -134,6 +135,7 @@ pub struct Rejected {
 pub struct Revival {
     key: FlowKey,
     rules: Rules,
+    flaws: Flaws,
     client: ClientView,
     position: Position,
     stage: Stage,
@@ -232,13 +234,6 @@ impl Question {
     }
 }
 
-/// Ends a connection of a client that cannot be revived: the next byte that the client expects has the number of the
-/// RST, as far as the member knows.
-#[must_use]
-pub fn reset_of(key: FlowKey, flow: &Flow) -> Option<Vec<u8>> {
-    segments::reset(key, flow.client.ack, flow.client.nxt)
-}
-
 impl Revival {
     /// A revival for a segment of a client. `now`: any clock that only advances.
     ///
@@ -247,6 +242,16 @@ impl Revival {
     pub fn new(
         key: FlowKey,
         rules: Rules,
+        segment: &Segment<'_>,
+        interface: u32,
+        now: Duration,
+    ) -> Result<(Self, Vec<Action>), Rejected> {
+        Self::with_flaws(key, (rules, Flaws::default()), segment, interface, now)
+    }
+
+    pub(crate) fn with_flaws(
+        key: FlowKey,
+        (rules, flaws): (Rules, Flaws),
         segment: &Segment<'_>,
         interface: u32,
         now: Duration,
@@ -264,6 +269,7 @@ impl Revival {
         let mut revival = Self {
             key,
             rules,
+            flaws,
             client: ClientView {
                 echo,
                 ack: segment.ack(),
@@ -278,7 +284,8 @@ impl Revival {
                 lowest: None,
                 sightings: 0,
             },
-            retry_at: now + SILENCE_MAX,
+            // A client that never repeats its request is gone.
+            retry_at: now + CLIENT_PAUSE_MAX,
             tries: 0,
         };
         let actions = revival.on_client(segment, now);
@@ -339,7 +346,7 @@ impl Revival {
             self.client.tsval = timestamps.value;
         }
         if matches!(self.stage, Stage::AwaitsRequest { .. }) {
-            self.retry_at = now + SILENCE_MAX;
+            self.retry_at = now + CLIENT_PAUSE_MAX;
         }
         if !matches!(self.stage, Stage::AwaitsRequest { .. }) || segment.payload().is_empty() {
             return Vec::new();
@@ -353,11 +360,11 @@ impl Revival {
         let start = segment.seq() - u32::from(released);
         match self
             .position
-            .fits(&self.rules.key, &self.key, start, released)
+            .fits(&self.rules.key, &self.key, start, released, self.flaws)
         {
             Fit::Later => return self.on_later_request(segment.seq()),
             // The bytes are of a response whose first segment was lost. Another server may write another header.
-            Fit::Asked if is_idle && has_bytes_behind_hole(segment) => {
+            Fit::Asked if is_idle && self.flaws.sees_holes() && has_bytes_behind_hole(segment) => {
                 return self.refuse(PositionError::HeaderPart.into());
             }
             Fit::Next => return self.refuse(PositionError::HeaderPart.into()),
@@ -533,7 +540,7 @@ impl Revival {
         let version = match head.status {
             200 | 206 => {
                 let version = ObjectVersion::of(head).map_err(Refusal::Doubt)?;
-                let first = question.own_range_start();
+                let first = self.flaws.first_byte(question.own_range_start());
                 let (rules, key) = (&self.rules, &self.key);
                 if !self.position.has_version(rules, key, &version, first) {
                     return Err(Reason::Version);
@@ -673,14 +680,6 @@ struct Answer {
     part_len: u64,
     /// The client has everything.
     is_complete: bool,
-}
-
-/// Whether the client has bytes behind a hole (RFC 2018).
-fn has_bytes_behind_hole(segment: &Segment<'_>) -> bool {
-    let is_behind = |block: &SackBlock| block.right.after(segment.ack());
-    Options::new(segment.option_bytes()).any(
-        |option| matches!(option, Ok(TcpOption::Sack(blocks)) if blocks.as_slice().iter().any(is_behind)),
-    )
 }
 
 /// A request that can be asked again: the range that it asks for, if any.

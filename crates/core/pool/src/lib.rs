@@ -15,12 +15,14 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod claiming;
 pub mod claims;
 mod flow_hash;
 mod monitor;
 mod owner_table;
 mod register;
 
+pub use claiming::{Claiming, Decided, Reception};
 pub use flow_hash::{FLOW_HASH_LEN, flow_hash, flow_hash_input};
 pub use monitor::{DrainError, Event, MemberState, Monitor, Output, Settings, StreamId};
 pub use owner_table::{MAGLEV_ENTRY_COUNT, MemberIndex, OwnerTable, TableError, TableKind};

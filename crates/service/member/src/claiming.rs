@@ -1,41 +1,36 @@
 //! Claims of unknown connections, on the wire: datagrams between members.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     io,
     net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket},
     os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
 
-use pool::claims::{Addressed, Claims, Outcome};
+use objects::plane::SegmentCopy;
+use pool::claims::Addressed;
 use protocol::pool::{Claim, ClaimKind, PoolKey, Table};
 use wire::FlowKey;
 
 use crate::{
     clock,
     error::{MemberError, SystemContext},
-    revivals::Copy,
 };
-
-/// Most segments that wait for the end of a claim.
-const WAITING_MAX: usize = 16_384;
 
 /// A segment whose claim has ended.
 pub(crate) struct Decided {
-    pub(crate) copy: Copy,
+    pub(crate) copy: SegmentCopy,
     /// The member that has the connection; `None`: this member goes on.
     pub(crate) other: Option<IpAddr>,
 }
 
-/// The claims of this member.
+/// Claims of this member.
 pub(crate) struct Claiming {
     socket: UdpSocket,
     key: PoolKey,
-    claims: Claims,
+    claiming: pool::Claiming<SegmentCopy>,
     members: BTreeMap<u64, SocketAddr>,
-    /// The newest segment of each connection that is claimed.
-    waiting: HashMap<FlowKey, Copy>,
 }
 
 impl Claiming {
@@ -50,9 +45,8 @@ impl Claiming {
         Ok(Self {
             socket,
             key,
-            claims: Claims::new(membership, rand::random()),
+            claiming: pool::Claiming::new(membership, rand::random()),
             members: BTreeMap::new(),
-            waiting: HashMap::new(),
         })
     }
 
@@ -62,18 +56,17 @@ impl Claiming {
 
     /// Whether connections may begin at this member.
     pub(crate) fn is_known(&self) -> bool {
-        self.claims.is_known()
+        self.claiming.is_known()
     }
 
     /// The member has a new membership.
     pub(crate) fn begin_membership(&mut self, membership: u64) {
-        self.claims = Claims::new(membership, rand::random());
+        self.claiming = pool::Claiming::new(membership, rand::random());
         self.members.clear();
-        self.waiting.clear();
     }
 
     pub(crate) fn deadline(&self) -> Option<Duration> {
-        self.claims.deadline()
+        self.claiming.deadline()
     }
 
     /// The pool has changed. Claims that waited for members that are gone have ended.
@@ -86,38 +79,31 @@ impl Claiming {
             .iter()
             .map(|member| (member.membership, address(member)))
             .collect();
-        let won = self.claims.set_members(self.members.keys().copied());
-        won.into_iter()
-            .filter_map(|key| self.decided(key, Outcome::Won))
+        let decided = self.claiming.set_members(self.members.keys().copied());
+        decided
+            .into_iter()
+            .filter_map(|decided| self.addressed(decided))
             .collect()
     }
 
     /// A segment of an unknown connection.
-    pub(crate) fn begin(&mut self, copy: Copy) -> Option<Decided> {
-        let now = clock::now();
-        if self.claims.begin(copy.key, now).is_some() {
-            return Some(Decided { copy, other: None });
-        }
-        if self.waiting.len() < WAITING_MAX || self.waiting.contains_key(&copy.key) {
-            self.waiting.insert(copy.key, copy);
-        }
-        None
+    pub(crate) fn begin(&mut self, copy: SegmentCopy) -> Option<Decided> {
+        let decided = self.claiming.begin(copy.key, copy, clock::now())?;
+        self.addressed(decided)
     }
 
     /// Sends the questions that are due.
     pub(crate) fn ask(&mut self) {
-        for question in self.claims.due(clock::now()) {
+        for question in self.claiming.due(clock::now()) {
             self.send(&question);
         }
-        let claims = &self.claims;
-        self.waiting.retain(|key, _| claims.is_underway(key));
     }
 
-    /// Reads datagrams of other members. `has`: whether this member has a connection; `None`: not known now, and the
-    /// other member asks again.
+    /// Reads datagrams of other members. `speaks`: this member has a lease. `knows`: whether a connection is here.
     pub(crate) fn receive(
         &mut self,
-        mut has: impl FnMut(FlowKey) -> Result<Option<bool>, MemberError>,
+        speaks: bool,
+        mut knows: impl FnMut(FlowKey) -> Result<bool, MemberError>,
     ) -> Result<Vec<Decided>, MemberError> {
         let mut decided = Vec::new();
         let mut buffer = [0; Claim::DATAGRAM_LEN + 1];
@@ -133,28 +119,25 @@ impl Claiming {
                 tracing::debug!(len, "a datagram that is no claim");
                 continue;
             };
-            if claim.kind == ClaimKind::Greet {
-                if let Some(answer) = self.claims.answer_greeting(&claim) {
-                    self.send(&answer);
-                }
-            } else if claim.kind == ClaimKind::Ask {
-                if let Some(has) = has(claim.key)? {
-                    let answer = self.claims.answer(&claim, has);
-                    self.send(&answer);
-                }
-            } else if let Some(outcome) = self.claims.on_answer(&claim) {
-                decided.extend(self.decided(claim.key, outcome));
+            let is_known = claim.kind == ClaimKind::Ask && knows(claim.key)?;
+            let reception = self.claiming.on_datagram(&claim, is_known, speaks);
+            if let Some(answer) = reception.answer {
+                self.send(&answer);
             }
+            let ended = reception.decided.and_then(|it| self.addressed(it));
+            decided.extend(ended);
         }
     }
 
-    fn decided(&mut self, key: FlowKey, outcome: Outcome) -> Option<Decided> {
-        let copy = self.waiting.remove(&key)?;
-        let other = match outcome {
-            Outcome::Won => None,
-            Outcome::Lost(other) => Some(self.members.get(&other)?.ip()),
+    fn addressed(&self, decided: pool::Decided<SegmentCopy>) -> Option<Decided> {
+        let other = match decided.other {
+            None => None,
+            Some(other) => Some(self.members.get(&other)?.ip()),
         };
-        Some(Decided { copy, other })
+        Some(Decided {
+            copy: decided.segment,
+            other,
+        })
     }
 
     /// A lost question is asked again.

@@ -9,15 +9,16 @@ use std::{
 };
 
 use dataplane::{
-    CopyKind, Injector, MemberPlane, MemberSettings, ObjectEvent, ObjectEventKind, ObjectRing,
-    PinDirectory, ethernet_interfaces, netns_cookie,
+    Injector, MemberPlane, MemberSettings, ObjectEvent, ObjectEventKind, ObjectRing, PinDirectory,
+    ethernet_interfaces, netns_cookie,
 };
 use lease::Speech;
 use objects::{
     PoolKey,
-    flow::{Mode, Phase},
     judge::JudgeRules,
-    revive::Rules,
+    plane::{CopyKind, SegmentCopy},
+    revivals::Ended,
+    revive::{Rules, SETTLE_TIME},
 };
 use protocol::pool::Config;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,7 +31,7 @@ use crate::{
     error::{MemberError, SystemContext},
     event::{Event, exit_words},
     pool_client::{Admission, PoolClient, PoolSettings, PoolView},
-    revivals::{Copy, Ended, Revivals},
+    revivals::{Revivals, owned},
     server::ServerProcess,
 };
 
@@ -42,11 +43,6 @@ const REJOIN_PAUSE: Duration = Duration::from_millis(200);
 const UPKEEP_PERIOD: Duration = Duration::from_secs(5);
 /// How long an address stays on the host without this process.
 const ADDRESS_LIFETIME: Duration = Duration::from_secs(600);
-/// Longest way of a packet to a client: after a death, the last bytes of the dead server have arrived, or are lost.
-const SETTLE_TIME: Duration = Duration::from_millis(500);
-/// How long connections of a dead server are kept for the next segments of their clients. A client repeats a request
-/// after at most 120 s (RFC 6298, 2.5).
-const KEPT_TIME: Duration = Duration::from_secs(130);
 
 /// Settings of a member.
 #[derive(Debug, Clone)]
@@ -77,8 +73,6 @@ pub(crate) struct Member {
     rings: Rings,
     /// Connections may begin here.
     accepts: bool,
-    /// When connections of dead servers are removed.
-    sweep_at: Duration,
     next_look: Duration,
     next_upkeep: Duration,
     addresses: Addresses,
@@ -110,7 +104,7 @@ struct Seen {
 
 struct Rings {
     copies: ObjectRing<'static>,
-    copied: Rc<RefCell<Vec<Copy>>>,
+    copied: Rc<RefCell<Vec<SegmentCopy>>>,
     events: ObjectRing<'static>,
     seen: Rc<RefCell<Vec<ObjectEvent>>>,
 }
@@ -182,10 +176,10 @@ impl Rings {
     fn of(plane: &MemberPlane) -> Result<Self, MemberError> {
         let (copied, seen) = (Rc::default(), Rc::default());
         let (into_copied, into_seen) = (Rc::clone(&copied), Rc::clone(&seen));
-        let into_copied: Rc<RefCell<Vec<Copy>>> = into_copied;
+        let into_copied: Rc<RefCell<Vec<SegmentCopy>>> = into_copied;
         let into_seen: Rc<RefCell<Vec<ObjectEvent>>> = into_seen;
         Ok(Self {
-            copies: plane.copies(move |copy| into_copied.borrow_mut().push(Copy::of(copy)))?,
+            copies: plane.copies(move |copy| into_copied.borrow_mut().push(owned(copy)))?,
             copied,
             events: plane.events(move |event| into_seen.borrow_mut().push(event))?,
             seen,
@@ -232,7 +226,6 @@ impl Member {
             config,
             plane,
             accepts: false,
-            sweep_at: Duration::MAX,
             next_look: Duration::ZERO,
             next_upkeep: Duration::ZERO,
         };
@@ -366,15 +359,6 @@ impl Member {
         if now >= self.next_upkeep {
             self.keep_up()?;
         }
-        if now >= self.sweep_at {
-            self.sweep_at = Duration::MAX;
-            let incarnation = self.service.rules.incarnation;
-            for (key, flow) in self.plane.flows()? {
-                if flow.incarnation != incarnation && !self.revivals.knows(&key) {
-                    self.plane.forget_flow(key)?;
-                }
-            }
-        }
         if now >= self.next_look {
             self.next_look = now + LOOK_PERIOD;
             if self.server.listens_anew(&self.service.addresses)? {
@@ -407,7 +391,7 @@ impl Member {
                     events.push(Event::Expelled {
                         reason: reason.to_string(),
                     });
-                    self.drop_connections()?;
+                    self.drop_connections(events)?;
                     self.membership = Membership::Out(clock::now());
                 }
             }
@@ -418,27 +402,11 @@ impl Member {
     }
 
     /// Other members have the connections. The member is silent: no client hears of the end.
-    fn drop_connections(&mut self) -> Result<(), MemberError> {
-        // With a shut gate no connection is buried: the others have these.
-        self.plane.gate()?;
-        self.revivals.clear(&self.plane)?;
+    fn drop_connections(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {
+        // Before the sockets end: a tombstone would answer with a RST if the pool gave the connection back.
+        let ended = self.revivals.drop_connections(&self.plane)?;
+        events.extend(ended.into_iter().map(event_of));
         destroy_sockets(&self.service.addresses, |_, _, _| true)?;
-        for (key, _) in self.plane.flows()? {
-            self.plane.forget_flow(key)?;
-        }
-        self.plane.clear_ended()?;
-        Ok(self.plane.new_incarnation(self.service.rules.incarnation)?)
-    }
-
-    /// Clients of connections that no member can revive hear of the end at once.
-    fn reset_unprotected(&self) -> Result<(), MemberError> {
-        for (key, flow) in self.plane.flows()? {
-            let is_open = flow.turn.phase != Phase::Idle && !flow.turn.is_guarded;
-            if flow.mode == Mode::Served && (flow.unprotected.is_some() || is_open) {
-                self.revivals.reset(&self.plane, key, &flow);
-                self.plane.forget_flow(key)?;
-            }
-        }
         Ok(())
     }
 
@@ -470,21 +438,20 @@ impl Member {
     ) -> Result<(), MemberError> {
         self.plane.gate()?;
         self.server.clear(&self.service.addresses, clock::now())?;
-        self.revivals.clear(&self.plane)?;
-        self.reset_unprotected()?;
+        let incarnation = self.service.rules.incarnation;
+        let ended = self.revivals.server_died(&self.plane, incarnation)?;
         self.service.rules.incarnation += 1;
-        let now = clock::now();
-        self.service.rules.settled_at = now + SETTLE_TIME;
-        self.sweep_at = self.sweep_at.min(now + KEPT_TIME);
+        self.service.rules.settled_at = clock::now() + SETTLE_TIME;
         events.push(Event::Died {
             exit: exit_words(exit),
         });
+        events.extend(ended.into_iter().map(event_of));
         Ok(())
     }
 
     fn copies(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {
         self.rings.copies.consume()?;
-        let copied: Vec<Copy> = self.rings.copied.borrow_mut().drain(..).collect();
+        let copied: Vec<SegmentCopy> = self.rings.copied.borrow_mut().drain(..).collect();
         for copy in copied {
             let is_claimed = copy.kind != CopyKind::Unknown || self.revivals.knows(&copy.key);
             if is_claimed {
@@ -498,17 +465,12 @@ impl Member {
     }
 
     fn receive_claims(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {
-        // A member whose lease is over may get the next lease, and go on. Outside of the pool a member has no
-        // connection.
-        let (is_member, speaks) = match &self.membership {
-            Membership::Kept(client, _) => (true, client.view().speech.at(clock::boot())),
-            Membership::Waits | Membership::Out(_) => (false, false),
+        let speaks = match &self.membership {
+            Membership::Kept(client, _) => client.view().speech.at(clock::boot()),
+            Membership::Waits | Membership::Out(_) => false,
         };
         let plane = &self.plane;
-        let decided = self.claiming.receive(|key| match (is_member, speaks) {
-            (true, false) => Ok(None),
-            _ => Ok(Some(is_member && plane.knows(key)?)),
-        })?;
+        let decided = self.claiming.receive(speaks, |key| Ok(plane.knows(key)?))?;
         if self.claiming.is_known() && !self.accepts {
             self.accepts = true;
             self.plane.accept(true)?;
@@ -537,7 +499,7 @@ impl Member {
         Ok(())
     }
 
-    fn revive(&mut self, copy: &Copy, events: &mut Vec<Event>) -> Result<(), MemberError> {
+    fn revive(&mut self, copy: &SegmentCopy, events: &mut Vec<Event>) -> Result<(), MemberError> {
         let rules = Rules {
             unix_now: clock::unix_offset() + clock::boot(),
             ..self.service.rules
@@ -553,7 +515,7 @@ impl Member {
     /// # Errors
     /// Something is left behind.
     pub(crate) fn stop(mut self) -> Result<(), MemberError> {
-        self.reset_unprotected()?;
+        self.revivals.leave(&self.plane)?;
         if let Membership::Kept(client, _) =
             std::mem::replace(&mut self.membership, Membership::Out(Duration::MAX))
         {

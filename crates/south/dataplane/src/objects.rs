@@ -102,6 +102,18 @@ fn map(object: &Object, name: &'static str) -> Result<MapHandle, DataplaneError>
     MapHandle::try_from(&map).doing("duplicate a map's descriptor")
 }
 
+/// Removes all entries.
+fn clear(map: &MapHandle) -> Result<(), libbpf_rs::Error> {
+    let keys: Vec<Vec<u8>> = map.keys().collect();
+    for key in keys {
+        match map.delete(&key) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 impl MemberPlane {
     /// Loads the programs, with the settings in place, and pins the maps. No program is attached
     /// yet, and the member has no lease.
@@ -472,30 +484,15 @@ impl MemberPlane {
     /// # Errors
     /// The map cannot be written.
     pub fn clear_forwards(&self) -> Result<(), DataplaneError> {
-        self.clear("forwards", "forward nothing")
+        clear(&map(&self.object, "forwards")?).doing("forward nothing")
     }
 
-    /// Forgets handshakes, and connections that are over.
+    /// Forgets handshakes under way.
     ///
     /// # Errors
-    /// A map cannot be written.
-    pub fn clear_ended(&self) -> Result<(), DataplaneError> {
-        self.clear("embryos", "forget the handshakes")?;
-        self.clear("tombstones", "forget the connections that are over")
-    }
-
-    fn clear(&self, name: &'static str, doing: &'static str) -> Result<(), DataplaneError> {
-        let map = map(&self.object, name)?;
-        let keys: Vec<Vec<u8>> = map.keys().collect();
-        for key in keys {
-            match map.delete(&key) {
-                Err(error) if error.kind() != libbpf_rs::ErrorKind::NotFound => {
-                    return Err(error).doing(doing);
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+    /// The map cannot be written.
+    pub fn forget_handshakes(&self) -> Result<(), DataplaneError> {
+        clear(&map(&self.object, "embryos")?).doing("forget handshakes")
     }
 
     /// Counts of packets, by name.

@@ -75,7 +75,7 @@ pub(super) fn egress(plane: &mut Plane, packet: &mut Packet, now: Duration) -> V
             return Verdict::Drop;
         }
     }
-    // The server's TCP has no socket of the flow any more, and never told: it had none yet (TCP_DEFER_ACCEPT).
+    // The server's TCP has no socket of the flow any more, or has no socket yet, and never told (TCP_DEFER_ACCEPT).
     let is_over = |flow: &Flow| flow.mode != Mode::Reviving && segment.ack != flow.client.isn + 1;
     if is_answer_to_noted_syn(plane, &key, &segment) && plane.flows.get(&key).is_some_and(is_over) {
         plane.flows.remove(&key);

@@ -131,7 +131,7 @@ fn ingress_flow(
     note_client(flow, segment, &options);
     // Before anything leaves: the echo may be needed for the next index.
     let echo = translated_echo(flow, segment, &options, has_old_ack);
-    // The acknowledgement first: the next request may come with it.
+    // The acknowledgement first: the next request may be in the same segment.
     let was_guarded = flow.turn.is_guarded;
     let end = segment.payload_end();
     let has_ended = flow

@@ -8,10 +8,7 @@ use wire::{FlowKey, SeqNumber};
 
 use super::packet::Segment;
 use super::{Event, LARGEST_WINDOW, Shared, advance};
-use crate::flow::{
-    Client, Flow, Phase, RELEASE_STEP, RELEASED_MAX, Server, Turn, Unprotected,
-    released_with_response,
-};
+use crate::flow::{Client, Flow, Phase, RELEASE_STEP, RELEASED_MAX, Server, Turn, Unprotected};
 use crate::head::{RequestSummary, ResponseSummary};
 use crate::isn::Slot;
 use crate::key::PoolKey;
@@ -171,7 +168,7 @@ pub(super) fn on_repeated_request(
     let seq = turn.request_start + u32::from(turn.released);
     shared.events.push_back(Event::Repeated { key, seq });
     let released = match turn.released {
-        0 => released_with_response(turn.number),
+        0 => shared.flaws.released_with_response(turn.number),
         released => released + RELEASE_STEP,
     };
     if released > RELEASED_MAX {
@@ -249,7 +246,7 @@ fn on_response_head(
         return Err(Unprotected::OwnRange);
     }
     let first = summary.part.map_or(0, |part| part.first());
-    let word = version_word(summary.version, first);
+    let word = version_word(summary.version, shared.flaws.first_byte(first));
     let head_len = u64::try_from(summary.len).unwrap_or(0);
     flow.turn.has_answer = true;
     flow.turn.response_len = match summary.body {
@@ -270,7 +267,7 @@ fn on_response_head(
     let has_part = matches!(summary.status, 200 | 206) && summary.body != BodyLength::Bytes(0);
     flow.turn.is_guarded &= has_part;
     if flow.turn.is_guarded {
-        let released = released_with_response(flow.turn.number);
+        let released = shared.flaws.released_with_response(flow.turn.number);
         flow.turn.released = flow.turn.released.max(released);
     }
     Ok(())

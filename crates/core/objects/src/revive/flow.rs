@@ -70,7 +70,7 @@ fn base(
             state: State::First { slot, .. },
             ..
         } => *slot,
-        // The echo of a later response does not tell the slot. Nothing depends on it but the tags of the states below.
+        // The echo of a later response does not tell the slot. Only the tags of the states below depend on the slot.
         Position::Body { .. } => Slot::new(0),
     };
     let agreed_tag = State::agreed_tag(&rules.key, key, slot, options, question.start);
@@ -211,6 +211,9 @@ impl Splice<'_> {
         let first = flow.server.nxt;
         // The server sends the bytes again for which the client has no room.
         let window = usize::from(self.client.window) << flow.client.window_scale;
+        // And the bytes of which the timestamps here would tell another position.
+        let room = usize::try_from(self.position.tellable()).unwrap_or(usize::MAX);
+        let window = window.min(room);
         let has_all = body.len() <= window;
         let body = &body[..body.len().min(window)];
         let sent = u32::try_from(body.len()).unwrap_or(0);

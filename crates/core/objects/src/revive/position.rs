@@ -6,7 +6,7 @@ use http1::version::ObjectVersion;
 use wire::{FlowKey, SeqNumber};
 
 use super::Rules;
-use crate::flow::released_with_response;
+use crate::flaws::Flaws;
 use crate::head::version_hash;
 use crate::isn::{self, Slot};
 use crate::key::PoolKey;
@@ -53,7 +53,7 @@ pub enum Position {
 
 /// What a request is that a client sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fit {
+pub(crate) enum Fit {
     /// The request of the client's position.
     Asked,
     /// The request behind that one, of which a segment behind a hole has acknowledged a part: its response was under
@@ -192,12 +192,13 @@ impl Position {
 
     /// Whether a request that begins at `start`, and of which the client was told that `released` bytes have arrived,
     /// is the request of the response that the client has a part of, or the next request if no response is under way.
-    pub(super) fn fits(
+    pub(crate) fn fits(
         &self,
         key: &PoolKey,
         flow: &FlowKey,
         start: SeqNumber,
         released: u8,
+        flaws: Flaws,
     ) -> Fit {
         match *self {
             Self::Idle {
@@ -205,7 +206,7 @@ impl Position {
             } if State::agreed_tag(key, flow, slot, options, start) == tag => Fit::Asked,
             Self::Body { .. } if released > 0 => {
                 let number = self.request_number().unwrap_or(0);
-                if released % 2 == released_with_response(number) % 2 {
+                if released % 2 == flaws.released_with_response(number) % 2 {
                     Fit::Asked
                 } else {
                     Fit::Next
@@ -213,6 +214,22 @@ impl Position {
             }
             Self::Idle { .. } | Self::Body { .. } => Fit::Later,
         }
+    }
+
+    /// Bytes of the body behind the client's position up to which the client's echo tells the position.
+    pub(super) const fn tellable(&self) -> u64 {
+        let Self::Body { state, offset, .. } = self else {
+            return u64::MAX;
+        };
+        let limit = match state {
+            State::Later {
+                position: LaterPosition::Near { .. },
+                ..
+            } => NEAR_LIMIT as u64,
+            State::Later { .. } => FAR_LIMIT as u64,
+            _ => return u64::MAX,
+        };
+        limit.saturating_sub(*offset)
     }
 
     /// Whether a few bits are all that is known of the version.

@@ -4,8 +4,8 @@
 use alloc::vec::Vec;
 
 use wire::{
-    ChecksumMode, Flags, FlowKey, OptionsBuffer, Segment, SegmentSpec, SeqNumber, SynOptions,
-    TcpOption, Timestamps,
+    ChecksumMode, Flags, FlowKey, Options, OptionsBuffer, SackBlock, Segment, SegmentSpec,
+    SeqNumber, SynOptions, TcpOption, Timestamps,
 };
 
 use super::{ClientView, Connected, Question};
@@ -190,7 +190,31 @@ pub(super) fn to_client(
     emit(&spec, ChecksumMode::Full)
 }
 
-/// Resets the client's connection: at exactly the number that the client expects (RFC 5961, 3.2).
+/// Whether the client has bytes behind a hole (RFC 2018).
+pub(crate) fn has_bytes_behind_hole(segment: &Segment<'_>) -> bool {
+    let is_behind = |block: &SackBlock| block.right.after(segment.ack());
+    Options::new(segment.option_bytes()).any(
+        |option| matches!(option, Ok(TcpOption::Sack(blocks)) if blocks.as_slice().iter().any(is_behind)),
+    )
+}
+
+/// Acknowledges the client's FIN, and closes. The client's own echo is not older than the client's newest timestamp.
+pub(crate) fn close(key: FlowKey, fin: &Segment<'_>) -> Option<Vec<u8>> {
+    let stamps = fin.timestamps()?;
+    let options = timestamps(stamps.echo, stamps.value);
+    let spec = SegmentSpec {
+        source: key.server(),
+        destination: key.client(),
+        seq: fin.ack(),
+        ack: fin.end_seq(),
+        flags: Flags::FIN.union(Flags::ACK),
+        window: WINDOW_LEN >> crate::flow::POOL_WINDOW_SCALE,
+        options: options.as_slice(),
+        payload: &[],
+    };
+    emit(&spec, ChecksumMode::Full)
+}
+
 /// Ends the connection of the local server: a RST that its TCP believes if `seq` is the number that it expects.
 pub(super) fn reset_of_client(key: FlowKey, seq: SeqNumber) -> Option<Vec<u8>> {
     let spec = SegmentSpec {
@@ -206,7 +230,8 @@ pub(super) fn reset_of_client(key: FlowKey, seq: SeqNumber) -> Option<Vec<u8>> {
     emit(&spec, ChecksumMode::Partial)
 }
 
-pub(super) fn reset(key: FlowKey, seq: SeqNumber, ack: SeqNumber) -> Option<Vec<u8>> {
+/// Resets the client's connection: at exactly the number that the client expects (RFC 5961, 3.2).
+pub(crate) fn reset(key: FlowKey, seq: SeqNumber, ack: SeqNumber) -> Option<Vec<u8>> {
     let spec = SegmentSpec {
         source: key.server(),
         destination: key.client(),

@@ -389,7 +389,7 @@ fn other_version_and_other_part_are_reset() {
         asked(&mut revival, &actions);
         refusal(&answer(&mut revival, bytes.as_bytes(), Flags::NONE)).clone()
     };
-    // One of 64 other versions has the same tag: this one has not.
+    // One of 64 other versions has the same tag, and version b has not.
     assert_eq!(refused(head(206, "\"b\"", 2999)), Reason::Version);
     assert_eq!(
         refused(head(206, "\"a\"", 3000)),
@@ -485,7 +485,7 @@ fn revival_without_a_request_ends() {
     let (mut revival, actions) = begin(&[], START + 5, ack_at(10), first_echo(0)).unwrap();
     assert_eq!(actions, []);
     let end = revival.deadline();
-    assert_eq!(end, NOW_SINCE_BOOT + SILENCE_MAX);
+    assert_eq!(end, NOW_SINCE_BOOT + CLIENT_PAUSE_MAX);
     let reset = None;
     let reason = Reason::Silent;
     assert_eq!(revival.on_time(end), [Action::Refuse { reason, reset }]);
@@ -627,6 +627,39 @@ fn later_response_on_a_connection_is_continued() {
         Flags::NONE,
     );
     assert_eq!(spliced(&actions).turn.number, 1);
+}
+
+/// The first flight of the answer is longer than the timestamps of a later response can tell.
+#[test]
+fn bytes_beyond_the_position_of_a_later_response_come_from_the_server() {
+    let start = isn() + 5_000_000;
+    let base = isn::initial(&rules().key, &key(), Slot::new(0));
+    let positions = crate::timestamp::FAR_POSITIONS;
+    let distance = start.0.wrapping_sub(base.0) % positions;
+    let state = State::Later {
+        options: options(),
+        is_odd: true,
+        position: LaterPosition::Far { distance },
+    };
+    let echo = Timestamp {
+        index: Index::new(1),
+        state,
+    }
+    .to_wire();
+    let offset = positions - (64 << 10) - 1000;
+    let request = &REQUEST.as_bytes()[2..];
+    let (mut revival, actions) = begin(request, START + 2, start + offset, echo).unwrap();
+    asked(&mut revival, &actions);
+    let complete_len = u64::from(positions);
+    let first = u64::from(offset) - 1;
+    let head = format!(
+        "HTTP/1.1 206 x\r\nETag: \"a\"\r\nContent-Length: {}\r\nContent-Range: bytes {first}-{}/{complete_len}\r\n\r\n",
+        complete_len - first,
+        complete_len - 1
+    );
+    let bytes = [head.as_bytes(), &[b'x'; 3001]].concat();
+    let actions = answer(&mut revival, &bytes, Flags::NONE);
+    assert_eq!(spliced(&actions).server.nxt, start + offset + 1000);
 }
 
 #[test]

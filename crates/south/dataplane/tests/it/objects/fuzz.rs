@@ -23,7 +23,7 @@ use wire::{Flags, SeqNumber};
 use super::lab::*;
 use crate::harness::*;
 
-const CASE_COUNT: u32 = 150;
+const CASE_COUNT: u32 = 100;
 /// Rounds of [`CASE_COUNT`] histories, until each counter has grown.
 const ROUND_COUNT_MAX: u32 = 10;
 const ACTION_COUNT: std::ops::Range<usize> = 20..80;
@@ -64,7 +64,7 @@ enum Action {
     },
     Mode(Mode),
     Close,
-    /// Another member serves the connection.
+    /// A segment of a connection that another member serves.
     Forward,
     Gate,
     Incarnation(u32),
@@ -242,7 +242,7 @@ impl History<'_> {
                 }
             }
             Action::Close => self.lab.close(),
-            Action::Forward => self.lab.forward(),
+            Action::Forward => self.forward(),
             Action::Gate => self.lab.gate(),
             Action::Incarnation(number) => self.lab.new_incarnation(*number),
             Action::Lease(goes_on) => self.lab.lease(*goes_on),
@@ -349,6 +349,13 @@ impl History<'_> {
         self.lab.connect(false, CONNECTION_COUNT, 0, 0);
         let echo = agreed_value(self.lab, POOL_KEY) ^ flaw;
         let spec = segment(self.lab.c, self.lab.s).timestamps(self.tsval, echo);
+        self.lab.client(spec.payload(REQUEST_BYTES));
+    }
+
+    fn forward(&mut self) {
+        self.lab.connect(false, CONNECTION_COUNT + 1, 0, 0);
+        self.lab.forward();
+        let spec = segment(self.lab.c, self.lab.s).timestamps(self.tsval, 0);
         self.lab.client(spec.payload(REQUEST_BYTES));
     }
 
