@@ -30,6 +30,7 @@
 //! | `invariants` | the invariants |
 //! | `simulation` | the loop of events |
 //! | `trace` | what happens, for people |
+//! | `pool` | another world: the mode `objects` |
 
 #![forbid(unsafe_code)]
 
@@ -46,6 +47,7 @@ mod link;
 mod linux_tcp;
 mod network;
 mod node;
+mod pool;
 mod power;
 mod process;
 mod record;
@@ -58,6 +60,7 @@ mod trace;
 
 pub use invariants::Violation;
 pub use node::NorthCounters;
+pub use pool::{PoolFailure, PoolFlaw, PoolOutcome, PoolScenario, play_pool};
 pub use scenario::{Fault, Flaw, Scenario};
 pub use simulation::{Failure, Outcome, play, play_seed};
 

@@ -1,0 +1,266 @@
+//! The world of the mode `objects`: a balancer, members, clients, and the networks between these.
+//!
+//! Under test is the real code of `objects`, `pool` and `lease`: the model of the members' programs, revivals, claims,
+//! leases, the monitor, and the table of owners. Hosts lose power, servers crash, user space stops while the programs
+//! go on, and each side of the network is cut apart.
+//!
+//! Invariants:
+//!
+//! - The byte at a sequence number never changes. Each response is whole, and of one version.
+//! - The request of a protected response is acknowledged in whole only when the client has the response.
+//! - A reset has a reason that the faults explain.
+//! - PAWS refuses no segment but a segment that another one has overtaken.
+//! - Each echo that a server gets is a timestamp of that server.
+//! - After the last fault no client waits for long without progress.
+//! - At the end no member keeps anything of a connection that is over.
+
+mod balancer;
+mod client;
+mod member;
+mod network;
+mod scenario;
+mod segments;
+mod server;
+mod site;
+mod steps;
+mod witness;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::SocketAddr;
+
+use rand::{Rng, SeedableRng, rngs::SmallRng};
+use wire::{FlowKey, SeqNumber};
+
+pub use self::scenario::{PoolFlaw, PoolScenario};
+use self::{
+    balancer::Balancer,
+    client::{Downloader, Stage},
+    member::{Member, POOL_KEY},
+    network::{Clock, Receiver, Route},
+    witness::{Broken, Happened},
+};
+use crate::SECOND;
+
+const SERVICE_PORT: u16 = 80;
+/// Longest time without progress of a client that waits, after the last fault. Pauses of a client double while nothing
+/// answers: these are as long as the longest fault.
+const SILENCE_MAX: u64 = 20 * SECOND;
+/// After the last connection is over: longer than servers keep sockets without a client.
+const SETTLING_TIME: u64 = 200 * SECOND;
+/// Packets are lost for so long after the last fault.
+const LOSSY_REST: u64 = 4 * SECOND;
+const STEPS_MAX: u64 = 2_000_000;
+/// Lines of a trace that a failure shows.
+const TRACE_LEN: usize = 3000;
+
+/// A run that went well.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PoolOutcome {
+    /// Connections that went on at another server.
+    pub revived: u32,
+    /// Connections that were reset, each with a reason.
+    pub reset: u32,
+    /// Responses that clients have whole.
+    pub responses: usize,
+    /// Clients with a part of a version that has the same few bits as another version.
+    pub collisions: u32,
+    /// Segments that went to another member.
+    pub forwarded: u32,
+}
+
+/// A broken invariant.
+#[derive(Debug, Clone)]
+pub struct PoolFailure {
+    scenario: Box<PoolScenario>,
+    at: u64,
+    text: String,
+    trace: Vec<String>,
+}
+
+impl fmt::Display for PoolFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            scenario,
+            at,
+            text,
+            trace,
+        } = self;
+        let seed = scenario.seed();
+        writeln!(f, "seed {seed}, after {} us: {text}", at / 1000)?;
+        writeln!(f, "{scenario:?}")?;
+        trace.iter().try_for_each(|line| writeln!(f, "{line}"))
+    }
+}
+
+/// Progress of a client: how far, and since when no further.
+type Standing = ((Stage, usize, SeqNumber, usize), u64);
+
+struct Pool {
+    scenario: PoolScenario,
+    now: u64,
+    rng: SmallRng,
+    service: SocketAddr,
+    balancer: Balancer,
+    members: Vec<Member>,
+    clients: Vec<Downloader>,
+    standings: Vec<Standing>,
+    /// By client: a reset with a reason was sent.
+    is_explained: Vec<bool>,
+    network: Route<(Receiver, Vec<u8>)>,
+    claims: Route<(usize, protocol::pool::Claim)>,
+    happened: Happened,
+    /// No fault after this time.
+    calm_from: u64,
+    outcome: PoolOutcome,
+    trace: Option<VecDeque<String>>,
+}
+
+/// Plays a run. A failure is played again, for its trace.
+///
+/// # Errors
+/// An invariant is broken.
+pub fn play_pool(scenario: &PoolScenario) -> Result<PoolOutcome, PoolFailure> {
+    let mut pool = Pool::new(scenario, false);
+    let Err(Broken(text)) = pool.run() else {
+        return Ok(pool.outcome);
+    };
+    let mut second = Pool::new(scenario, true);
+    // The same.
+    let _ = second.run();
+    Err(PoolFailure {
+        scenario: Box::new(scenario.clone()),
+        at: pool.now,
+        text,
+        trace: second.trace.unwrap_or_default().into(),
+    })
+}
+
+fn client_key(number: usize, service: SocketAddr) -> FlowKey {
+    let port = 40_000 + u16::try_from(number).expect("few");
+    let client = match service {
+        SocketAddr::V4(_) => ([10, 0, 0, 1], port).into(),
+        SocketAddr::V6(_) => SocketAddr::new("fd00::1".parse().expect("an address"), port),
+    };
+    FlowKey::new(client, service)
+}
+
+impl Pool {
+    fn new(scenario: &PoolScenario, has_trace: bool) -> Self {
+        let mut rng = SmallRng::seed_from_u64(scenario.seed ^ 0x0070_6f6f_6c00);
+        let service = match scenario.is_v6 {
+            true => SocketAddr::new("fd00::10".parse().expect("an address"), SERVICE_PORT),
+            false => ([10, 0, 0, 10], SERVICE_PORT).into(),
+        };
+        let terms = balancer::terms(scenario.has_short_leases, scenario.drift_ppm);
+        let clock = Clock::drawn(&mut rng, scenario.drift_ppm, 0);
+        let key = protocol::pool::PoolKey(POOL_KEY);
+        let members = (0..scenario.members)
+            .map(|number| Member::new(number, scenario, service, &mut rng))
+            .collect();
+        let plans = scenario.clients.iter().enumerate();
+        let clients: Vec<Downloader> = plans
+            .map(|(number, plan)| {
+                let key = client_key(number, service);
+                Downloader::new(key, rng.random(), &plan.fetches, plan.manners, plan.begins)
+            })
+            .collect();
+        let ends = scenario.faults.iter().map(|(at, fault)| at + fault.lasts());
+        let begins = scenario.clients.iter().map(|plan| plan.begins);
+        let joins = scenario.joins_at.iter().copied();
+        let last = ends.chain(begins).chain(joins).max().unwrap_or(0);
+        let calm_from = last + LOSSY_REST;
+        Self {
+            scenario: scenario.clone(),
+            now: 0,
+            service,
+            balancer: Balancer::new(clock, terms, service, key),
+            members,
+            standings: clients.iter().map(|it| (it.progress(), 0)).collect(),
+            is_explained: clients.iter().map(|_| false).collect(),
+            clients,
+            network: Route::new(),
+            claims: Route::new(),
+            happened: Happened::default(),
+            calm_from,
+            outcome: PoolOutcome::default(),
+            trace: has_trace.then(VecDeque::new),
+            rng,
+        }
+    }
+
+    /// Runs until all connections are over, and nothing is left of these.
+    fn run(&mut self) -> Result<(), Broken> {
+        let mut over_at = None;
+        for _ in 0..STEPS_MAX {
+            let due = self.due();
+            self.now = due.max(self.now + 1);
+            if self.now > self.calm_from {
+                self.scenario.quality.lost = 0;
+            }
+            self.step()?;
+            self.check()?;
+            let all_over =
+                self.clients.iter().all(Downloader::is_over) && self.now > self.calm_from;
+            if all_over {
+                let since = *over_at.get_or_insert(self.now);
+                let remains = self.members.iter().filter(|member| member.is_up);
+                let remains = remains.filter_map(|it| Some((it.number, it.remains()?)));
+                let Some((member, rest)) = { remains }.next() else {
+                    return Ok(());
+                };
+                if self.now > since + SETTLING_TIME {
+                    let text = format!("member {member} keeps {rest}");
+                    return Err(Broken::new(text));
+                }
+            }
+        }
+        Err(Broken::new("the run has no end"))
+    }
+
+    /// Something happens.
+    fn note(&mut self, text: impl FnOnce() -> String) {
+        if let Some(trace) = &mut self.trace {
+            if trace.len() == TRACE_LEN {
+                trace.pop_front();
+            }
+            trace.push_back(format!("{:>10} us  {}", self.now / 1000, text()));
+        }
+    }
+
+    /// The host of a connection without protection lost power while the client waited: nobody knows of the client, as
+    /// without a pool.
+    fn may_be_silent(&self, number: usize) -> bool {
+        self.happened.lost_power && self.clients[number].reader().is_unprotected
+    }
+
+    /// Resets have reasons, and no client waits for long.
+    fn check(&mut self) -> Result<(), Broken> {
+        let mut silent = Vec::new();
+        for (number, client) in self.clients.iter().enumerate() {
+            let (progress, since) = self.standings[number];
+            if client.progress() != progress || !client.waits() || self.now < self.calm_from {
+                let is_new_reset = client.stage == Stage::Reset && progress.0 != Stage::Reset;
+                self.standings[number] = (client.progress(), self.now);
+                if is_new_reset {
+                    if !self.is_explained[number] {
+                        let text = format!("client {number} is reset without a reason");
+                        return Err(Broken::new(text));
+                    }
+                    self.outcome.reset += 1;
+                }
+            } else if self.now > since + SILENCE_MAX {
+                if self.may_be_silent(number) {
+                    silent.push(number);
+                    continue;
+                }
+                let text = format!("client {number} waits in silence: {progress:?}");
+                return Err(Broken::new(text));
+            }
+        }
+        for number in silent {
+            self.clients[number].stage = Stage::Closed;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,490 @@
+//! The event loop of a member: the crate `member` does the same with the maps of the kernel (`engine.rs`).
+
+use std::{
+    collections::BTreeMap, collections::VecDeque, convert::Infallible, net::IpAddr, time::Duration,
+};
+
+use objects::{
+    PoolKey,
+    flow::{Flow, Mode},
+    judge::JudgeRules,
+    plane::{CopyKind, Event, Plane, SegmentCopy},
+    revivals::{Programs, Revivals},
+    revive::{Rules, SETTLE_TIME, WITHHOLD_MAX},
+    timestamp::index::{EchoParts, EchoTable},
+    unreachable,
+};
+use pool::{Claiming, Decided};
+use protocol::pool::Claim;
+use rand::Rng;
+use wire::FlowKey;
+
+use super::{Around, Member, POOL_KEY, Sent, flaws, version_check};
+use crate::{
+    MS,
+    pool::{
+        scenario::{PoolFlaw, PoolScenario},
+        server::Server,
+        site::Life,
+        witness::Broken,
+    },
+};
+
+/// Pause between two looks at the server.
+const LOOK_PERIOD: u64 = 20 * MS;
+/// Pause after a failed try to join the pool again.
+const REJOIN_PAUSE: u64 = 200 * MS;
+
+/// Whether the member belongs to the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Membership {
+    /// The server has to listen first.
+    Waits,
+    /// The next try comes then.
+    Out(u64),
+    /// The lease is asked for, or kept. The newest table that was carried out.
+    Kept(u64),
+}
+
+pub(super) struct UserSpace {
+    pub(super) stopped_until: u64,
+    runs_next: u64,
+    rules: Rules,
+    membership: Membership,
+    claiming: Claiming<SegmentCopy>,
+    /// Addresses by membership.
+    others: BTreeMap<u64, IpAddr>,
+    revivals: Revivals,
+    accepts: bool,
+    /// When the server is started; `None`: a process runs, as far as is known.
+    starts_at: Option<u64>,
+    /// The server was seen to listen.
+    listens: bool,
+    copies: VecDeque<SegmentCopy>,
+    events: VecDeque<Event>,
+    datagrams: VecDeque<Claim>,
+}
+
+/// The programs, as revivals see these.
+struct Reached<'a> {
+    plane: &'a mut Plane,
+    scenario: &'a PoolScenario,
+    to_server: Vec<Vec<u8>>,
+    to_client: Vec<Vec<u8>>,
+}
+
+impl Programs for Reached<'_> {
+    type Error = Infallible;
+
+    fn write_flow(
+        &mut self,
+        key: FlowKey,
+        flow: &Flow,
+        is_known: bool,
+    ) -> Result<bool, Infallible> {
+        let mut flow = flow.clone();
+        if self.scenario.has(PoolFlaw::FloorIgnored) && flow.mode == Mode::Served {
+            flow.server.floor = flow.server.isn;
+        }
+        if self.scenario.has(PoolFlaw::RevivedAtNextIndex) && flow.mode == Mode::Served {
+            let parts = flow.echoes.parts();
+            flow.echoes = EchoTable::of_parts(EchoParts {
+                newest: parts.echoed,
+                ..parts
+            });
+        }
+        Ok(self.plane.write_flow(key, flow, is_known))
+    }
+
+    fn flow(&mut self, key: FlowKey) -> Result<Option<Flow>, Infallible> {
+        Ok(self.plane.flow(&key).cloned())
+    }
+
+    fn forget_flow(&mut self, key: FlowKey) -> Result<(), Infallible> {
+        self.plane.forget_flow(&key);
+        Ok(())
+    }
+
+    fn forget_handshakes(&mut self) -> Result<(), Infallible> {
+        self.plane.forget_handshakes();
+        Ok(())
+    }
+
+    fn flows(&mut self) -> Result<Vec<(FlowKey, Flow)>, Infallible> {
+        let flows = self.plane.flows();
+        Ok(flows.map(|(key, flow)| (*key, flow.clone())).collect())
+    }
+
+    fn to_server(&mut self, _interface: u32, packet: &[u8]) -> Result<(), Infallible> {
+        self.to_server.push(packet.to_vec());
+        Ok(())
+    }
+
+    fn to_client(&mut self, _interface: u32, packet: &[u8]) -> Result<(), Infallible> {
+        self.to_client.push(packet.to_vec());
+        Ok(())
+    }
+}
+
+impl UserSpace {
+    pub(super) fn new(scenario: &PoolScenario, now: u64) -> Self {
+        let mut revivals = Revivals::default();
+        revivals.plant(flaws(scenario));
+        Self {
+            stopped_until: 0,
+            runs_next: now,
+            rules: Rules {
+                key: PoolKey(POOL_KEY),
+                judge: JudgeRules {
+                    check: version_check(scenario),
+                    discard_limit: 1 << 30,
+                },
+                incarnation: 1,
+                unix_now: Duration::ZERO,
+                withhold: WITHHOLD_MAX,
+                settled_at: Duration::ZERO,
+            },
+            membership: Membership::Waits,
+            claiming: Claiming::new(0, 0),
+            others: BTreeMap::new(),
+            revivals,
+            accepts: false,
+            starts_at: Some(now),
+            listens: false,
+            copies: VecDeque::new(),
+            events: VecDeque::new(),
+            datagrams: VecDeque::new(),
+        }
+    }
+
+    fn say_claims(
+        &self,
+        claims: impl IntoIterator<Item = pool::claims::Addressed>,
+        sent: &mut Sent,
+    ) {
+        for datagram in claims {
+            let to = self.others.get(&datagram.to);
+            sent.claims.extend(to.map(|to| (*to, datagram.claim)));
+        }
+    }
+
+    pub(super) fn revival_count(&self) -> usize {
+        self.revivals.len()
+    }
+}
+
+impl Member {
+    pub(in crate::pool) fn receive(&mut self, claim: Claim) {
+        self.user_space.datagrams.push_back(claim);
+    }
+
+    /// The rings, when packets have passed. The witness hears at once which connections are without protection.
+    pub(in crate::pool) fn fill_rings(&mut self, sent: &mut Sent) {
+        let (copies, events) = self.drain_rings();
+        sent.unprotected
+            .extend(events.iter().filter_map(|event| match event {
+                Event::Unprotected { key, .. } => Some(*key),
+                _ => None,
+            }));
+        self.user_space.copies.extend(copies);
+        self.user_space.events.extend(events);
+    }
+
+    pub(super) fn user_space_due(&self, now: u64) -> u64 {
+        let space = &self.user_space;
+        let has_input =
+            !(space.copies.is_empty() && space.events.is_empty() && space.datagrams.is_empty());
+        let clock = |at: Option<Duration>| at.map_or(u64::MAX, |at| self.clock.when(at));
+        let server = match self.server.listens_at {
+            Some(at) if !space.listens => at,
+            None if space.starts_at.is_none() => now,
+            _ => space.starts_at.unwrap_or(u64::MAX),
+        };
+        let lease_client = self.lease_client.as_ref();
+        let membership = match space.membership {
+            Membership::Waits => u64::MAX,
+            Membership::Out(at) => at,
+            Membership::Kept(epoch) => lease_client.map_or(u64::MAX, |lease_client| {
+                let is_new = lease_client
+                    .table
+                    .as_ref()
+                    .is_some_and(|it| it.epoch > epoch);
+                let has_news =
+                    (is_new && lease_client.lease.is_some()) || lease_client.refused.is_some();
+                if has_news {
+                    now
+                } else {
+                    lease_client.gives_up_at()
+                }
+            }),
+        };
+        let input = if has_input { now } else { u64::MAX };
+        let revivals = clock(space.revivals.deadline());
+        let claims = clock(space.claiming.deadline());
+        let due = input.min(server).min(membership).min(revivals).min(claims);
+        due.max(space.runs_next).max(space.stopped_until)
+    }
+
+    /// Carries everything out that is due.
+    pub(super) fn run_once(
+        &mut self,
+        around: &mut Around<'_>,
+        sent: &mut Sent,
+    ) -> Result<(), Broken> {
+        let pace = around.scenario.pace;
+        self.user_space.runs_next = around.now + around.rng.random_range(pace / 4..=pace);
+        self.kernel_events(around, sent)?;
+        self.poll_server(around, sent)?;
+        self.poll_pool(around, sent)?;
+        self.receive_claims(around, sent)?;
+        self.take_copies(around, sent)?;
+        let now = self.reading(around);
+        self.with_revivals(around, sent, |revivals, programs| {
+            let Ok(ended) = revivals.poll(programs, now);
+            ended
+        })
+    }
+
+    fn kernel_events(&mut self, around: &mut Around<'_>, sent: &mut Sent) -> Result<(), Broken> {
+        while let Some(event) = self.user_space.events.pop_front() {
+            match event {
+                Event::Death if self.user_space.starts_at.is_none() => {
+                    self.server_died(around, sent)?;
+                }
+                Event::Death | Event::Listening | Event::Unprotected { .. } => {}
+                Event::Repeated { key, seq } => {
+                    if let Some(message) = unreachable::about(key, seq) {
+                        self.send_to_client(message, around, sent);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn server_died(&mut self, around: &mut Around<'_>, sent: &mut Sent) -> Result<(), Broken> {
+        self.plane.gate();
+        let output = self.server.crash();
+        self.leave(output, around, sent)?;
+        let incarnation = self.user_space.rules.incarnation;
+        let now = self.reading(around);
+        self.with_revivals(around, sent, |revivals, programs| {
+            let Ok(ended) = revivals.server_died(programs, incarnation, now);
+            ended
+        })?;
+        let space = &mut self.user_space;
+        space.rules.incarnation += 1;
+        space.rules.settled_at = now + SETTLE_TIME;
+        space.listens = false;
+        space.starts_at = Some(around.now + around.rng.random_range(15 * MS..400 * MS));
+        Ok(())
+    }
+
+    fn poll_server(&mut self, around: &mut Around<'_>, sent: &mut Sent) -> Result<(), Broken> {
+        let now = around.now;
+        if self.server.listens_at.is_none() && self.user_space.starts_at.is_none() {
+            self.server_died(around, sent)?;
+        }
+        if self.user_space.starts_at.is_some_and(|at| at <= now) {
+            self.user_space.starts_at = None;
+            let life = Life {
+                number: around.rng.random(),
+                aligns: around.scenario.aligns && around.rng.random_bool(0.5),
+            };
+            self.server = Server::new(around.rng.random(), life);
+            self.server.listens_at = Some(now + around.rng.random_range(MS..50 * MS));
+            if around.scenario.has(PoolFlaw::GateBeforeListening) {
+                let incarnation = self.user_space.rules.incarnation;
+                self.plane.new_incarnation(incarnation);
+            }
+        }
+        if !self.user_space.listens && self.server.listens(now) {
+            self.user_space.listens = true;
+            self.plane
+                .new_incarnation(self.user_space.rules.incarnation);
+            if self.user_space.membership == Membership::Waits {
+                self.user_space.membership = Membership::Out(now + LOOK_PERIOD);
+            }
+        }
+        Ok(())
+    }
+
+    fn poll_pool(&mut self, around: &mut Around<'_>, sent: &mut Sent) -> Result<(), Broken> {
+        let now = around.now;
+        match self.user_space.membership {
+            Membership::Out(at) if now >= at => {
+                self.join(around);
+                Ok(())
+            }
+            Membership::Waits | Membership::Out(_) => Ok(()),
+            Membership::Kept(epoch) => self.follow(epoch, around, sent),
+        }
+    }
+
+    fn join(&mut self, around: &mut Around<'_>) {
+        let membership = around.rng.random();
+        let space = &mut self.user_space;
+        space.claiming = Claiming::new(membership, around.rng.random::<u32>().into());
+        space.others.clear();
+        space.accepts = around.scenario.has(PoolFlaw::GreetingNotAwaited);
+        space.membership = Membership::Kept(0);
+        self.plane.accept(space.accepts);
+        self.begin_membership(membership, around.now);
+    }
+
+    fn follow(
+        &mut self,
+        epoch: u64,
+        around: &mut Around<'_>,
+        sent: &mut Sent,
+    ) -> Result<(), Broken> {
+        let Some(lease_client) = &self.lease_client else {
+            return Ok(());
+        };
+        let (was_admitted, is_refused) =
+            (lease_client.lease.is_some(), lease_client.refused.is_some());
+        if lease_client.has_failed(around.now) || (is_refused && !was_admitted) {
+            self.user_space.membership = Membership::Out(around.now + REJOIN_PAUSE);
+            self.lease_client = None;
+            return Ok(());
+        }
+        if let Some(table) = lease_client.table.clone()
+            && was_admitted
+            && table.epoch > epoch
+        {
+            self.user_space.membership = Membership::Kept(table.epoch);
+            self.user_space.rules.settled_at = self.reading(around) + SETTLE_TIME;
+            self.plane.clear_forwards();
+            let members = table.members.iter();
+            let others = members.map(|member| (member.membership, member.address.ip()));
+            self.user_space.others = others.collect();
+            let members: Vec<u64> = self.user_space.others.keys().copied().collect();
+            let decided = self.user_space.claiming.set_members(members);
+            self.carry_out(decided, around, sent)?;
+        }
+        if is_refused {
+            if !around.scenario.has(PoolFlaw::ConnectionsRetained) {
+                self.drop_connections(around, sent)?;
+            }
+            self.lease_client = None;
+            self.user_space.membership = Membership::Out(around.now);
+        }
+        Ok(())
+    }
+
+    /// Other members have the connections. The member is silent: no client hears of the end.
+    fn drop_connections(&mut self, around: &mut Around<'_>, sent: &mut Sent) -> Result<(), Broken> {
+        // Before the sockets end: a tombstone would answer if the connection came back.
+        let now = self.reading(around);
+        self.with_revivals(around, sent, |revivals, programs| {
+            let Ok(ended) = revivals.drop_connections(programs, now);
+            ended
+        })?;
+        let output = self.server.clear();
+        self.leave(output, around, sent)
+    }
+
+    fn receive_claims(&mut self, around: &mut Around<'_>, sent: &mut Sent) -> Result<(), Broken> {
+        let reading = self.reading(around);
+        let speaks = self
+            .lease_client
+            .as_ref()
+            .is_some_and(|it| it.speaks(reading));
+        while let Some(claim) = self.user_space.datagrams.pop_front() {
+            let mut knows = self.plane.knows(&claim.key);
+            if around.scenario.has(PoolFlaw::AnswersWithoutLease) {
+                knows &= speaks;
+            }
+            let reception = self.user_space.claiming.on_datagram(&claim, knows, speaks);
+            self.user_space.say_claims(reception.answer, sent);
+            self.carry_out(reception.decided.into_iter().collect(), around, sent)?;
+        }
+        if self.user_space.claiming.is_known() && !self.user_space.accepts {
+            self.user_space.accepts = true;
+            self.plane.accept(true);
+        }
+        Ok(())
+    }
+
+    fn take_copies(&mut self, around: &mut Around<'_>, sent: &mut Sent) -> Result<(), Broken> {
+        let now = self.reading(around);
+        while let Some(copy) = self.user_space.copies.pop_front() {
+            let space = &mut self.user_space;
+            let is_claimed = copy.kind != CopyKind::Unknown || space.revivals.knows(&copy.key);
+            if is_claimed || around.scenario.has(PoolFlaw::ClaimsIgnored) {
+                self.revive(&copy, around, sent)?;
+            } else {
+                let decided = space.claiming.begin(copy.key, copy, now);
+                self.carry_out(decided.into_iter().collect(), around, sent)?;
+            }
+        }
+        let due = self.user_space.claiming.due(now);
+        self.user_space.say_claims(due, sent);
+        Ok(())
+    }
+
+    fn carry_out(
+        &mut self,
+        decided: Vec<Decided<SegmentCopy>>,
+        around: &mut Around<'_>,
+        sent: &mut Sent,
+    ) -> Result<(), Broken> {
+        for Decided { segment, other } in decided {
+            let to = other.map(|other| self.user_space.others.get(&other).copied());
+            match to {
+                None => self.revive(&segment, around, sent)?,
+                Some(None) => {}
+                Some(Some(to)) => {
+                    self.plane.forward(segment.key, to);
+                    self.send_on(segment.packet, around, sent)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn revive(
+        &mut self,
+        copy: &SegmentCopy,
+        around: &mut Around<'_>,
+        sent: &mut Sent,
+    ) -> Result<(), Broken> {
+        let now = self.reading(around);
+        let rules = Rules {
+            unix_now: self.clock.unix_offset + now,
+            ..self.user_space.rules
+        };
+        self.with_revivals(around, sent, |revivals, programs| {
+            let Ok(ended) = revivals.take(programs, &rules, copy, now);
+            ended.into_iter().collect()
+        })
+    }
+
+    fn with_revivals(
+        &mut self,
+        around: &mut Around<'_>,
+        sent: &mut Sent,
+        work: impl FnOnce(&mut Revivals, &mut Reached<'_>) -> Vec<objects::revivals::Ended>,
+    ) -> Result<(), Broken> {
+        let mut reached = Reached {
+            plane: &mut self.plane,
+            scenario: around.scenario,
+            to_server: Vec::new(),
+            to_client: Vec::new(),
+        };
+        let ended = work(&mut self.user_space.revivals, &mut reached);
+        let Reached {
+            to_server,
+            to_client,
+            ..
+        } = reached;
+        sent.ended.extend(ended);
+        for packet in to_client {
+            self.send_to_client(packet, around, sent);
+        }
+        for packet in to_server {
+            self.reach_server(&packet, around, sent)?;
+        }
+        Ok(())
+    }
+}

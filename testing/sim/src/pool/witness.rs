@@ -1,0 +1,96 @@
+//! Violations of invariants, and reasons for resets.
+
+use std::fmt;
+
+use http1::version::ObjectVersion;
+use objects::{
+    PoolKey,
+    head::version_hash,
+    revive::{PositionError, Reason},
+    timestamp::{LaterPosition, State, Timestamp, version_word},
+};
+use types::VersionCheck;
+use wire::FlowKey;
+
+/// An invariant is broken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Broken(pub(super) String);
+
+impl Broken {
+    pub(super) fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    pub(super) fn unreadable(error: impl fmt::Debug) -> Self {
+        Self(format!("bytes of nobody: {error:?}"))
+    }
+}
+
+/// Kinds of faults that have happened so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Happened {
+    /// A member was declared dead, lost power or its server, or the pool changed in another way.
+    pub(super) moved: bool,
+    /// An object has changed at a member.
+    pub(super) changed: bool,
+    /// A host of a member has lost power.
+    pub(super) lost_power: bool,
+}
+
+/// What is known of a client when its connection is reset.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known {
+    pub(super) happened: Happened,
+    pub(super) is_unprotected: bool,
+    pub(super) had_part_of_head: bool,
+    pub(super) has_pipelined: bool,
+    pub(super) has_aligning_server: bool,
+    pub(super) had_no_server: bool,
+}
+
+/// Whether a reset has a reason that the faults explain.
+pub(super) fn is_explained(reason: &Reason, known: Known) -> bool {
+    if !known.happened.moved {
+        return false;
+    }
+    match reason {
+        Reason::Position(PositionError::Unprotected) => known.is_unprotected,
+        Reason::Position(PositionError::HeaderPart) => {
+            known.had_part_of_head || known.has_pipelined
+        }
+        Reason::Position(_) | Reason::OwnRange | Reason::LongHead | Reason::Request(_) => false,
+        Reason::LaterRequest => known.has_pipelined,
+        // The client is gone: nobody is reset.
+        Reason::Silent => true,
+        Reason::Version => known.happened.changed || known.has_aligning_server,
+        Reason::Modified => known.happened.changed,
+        Reason::Answer(_) => known.has_aligning_server || known.happened.changed,
+        Reason::NoServer => known.had_no_server,
+    }
+}
+
+/// Whether the few bits of an echo cannot tell this version from the version that the client has a part of.
+pub(super) fn is_collision(
+    key: &PoolKey,
+    flow: &FlowKey,
+    echo: u32,
+    version: &ObjectVersion,
+    first: u64,
+    check: VersionCheck,
+) -> bool {
+    let word = version_word(version_hash(version, check), first);
+    match Timestamp::from_wire(echo).state {
+        State::First {
+            slot,
+            options,
+            header_len,
+            tag,
+        } => State::first_tag(key, flow, slot, options, header_len, word) == tag,
+        State::Later {
+            options,
+            position: LaterPosition::Near { distance, tag },
+            ..
+        } => State::later_tag(key, flow, options, distance, word) == tag,
+        _ => false,
+    }
+}
