@@ -7,8 +7,9 @@
 //! [`stage`] is the lab, [`subject`] the measured server, [`clients`] the users. The measurements are [`traffic`],
 //! [`recovery`], [`full_rate`], [`replay`] and [`memory`]; with a logger on another host [`link`], with a logger alone
 //! [`ingest`], and on the client's side of a recovery [`estimate`]. [`haproxy`] compares with the usual protection.
-//! [`takeover`] is the death of a whole host, and [`keepalived`] the usual protection there. [`figure`] is a result,
-//! [`report`] the report. [`processors`] is the use of the processors, [`usage`] the use of memory.
+//! [`objects`] is a pool of web servers. [`takeover`] is the death of a whole host, and [`keepalived`] the usual
+//! protection there. [`figure`] is a result, [`report`] the report. [`processors`] is the use of the processors,
+//! [`usage`] the use of memory.
 
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,7 @@ mod link;
 mod making;
 mod memory;
 mod north;
+mod objects;
 mod processors;
 mod recovery;
 mod replay;
@@ -118,6 +120,8 @@ enum Subject {
     Takeover,
     /// HAProxy and keepalived on two hosts under the same power-offs
     Keepalived,
+    /// A pool of web servers: cost of a member, and the pause after a power-off
+    Objects,
     /// redis with --stateful
     North,
     /// Size of the record of redis with --stateful, and time until redis is back
@@ -143,7 +147,7 @@ enum Subject {
 }
 
 impl Subject {
-    const ALL: [Self; 31] = [
+    const ALL: [Self; 32] = [
         Self::Download,
         Self::Upload,
         Self::Echo,
@@ -164,6 +168,7 @@ impl Subject {
         Self::Haproxy,
         Self::Takeover,
         Self::Keepalived,
+        Self::Objects,
         Self::North,
         Self::NorthRecovery,
         Self::NorthTakeover,
@@ -199,6 +204,7 @@ impl Subject {
             Self::Haproxy => return haproxy::measure(bench),
             Self::Takeover => takeover::measure(bench),
             Self::Keepalived => return keepalived::measure(bench),
+            Self::Objects => objects::measure(bench),
             Self::North => north::speeds(bench),
             Self::NorthRecovery => north::recovery(bench),
             Self::NorthTakeover => north::takeover::measure(bench),

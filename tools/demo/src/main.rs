@@ -24,6 +24,7 @@ mod director;
 mod idle;
 mod messages;
 mod narration;
+mod objects;
 mod plan;
 mod program;
 mod record;
@@ -39,7 +40,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 
 use anyhow::Result;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 
 use director::Director;
 use record::Record;
@@ -56,6 +57,9 @@ pub(crate) struct Options {
     /// Seed of the contents of files and of the moments of kills [default: a new seed]
     #[arg(long)]
     seed: Option<u64>,
+    /// The scene
+    #[arg(long, value_enum, default_value_t)]
+    scene: SceneName,
     /// Number of kills of servers
     #[arg(long, default_value_t = 8)]
     kills: u32,
@@ -65,6 +69,16 @@ pub(crate) struct Options {
     /// Path of the `outlive` to show [default: beside this program]
     #[arg(long, value_name = "PROGRAM", env = "OUTLIVE_BIN", hide_env = true)]
     outlive: Option<PathBuf>,
+}
+
+/// The scenes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+enum SceneName {
+    /// Servers under `outlive serve`, with a logger and a standby
+    #[default]
+    Serve,
+    /// A pool of web servers under `outlive objects`
+    Objects,
 }
 
 /// The exit status is 0 only if no connection was broken, and every byte, count and message was right.
@@ -77,6 +91,9 @@ fn run(options: &Options) -> Result<bool> {
     let outlive = program(options.outlive.clone(), "outlive")?;
     let interrupt = Interrupt::on_signals()?;
     let seed = options.seed.unwrap_or_else(|| rand::random::<u32>().into());
+    if options.scene == SceneName::Objects {
+        return objects::show(&outlive, &interrupt, seed);
+    }
     let timeline = Timeline::begin(options.kills, !options.no_logger, seed);
 
     let stage = Stage::build(seed, !options.no_logger)?;

@@ -4,8 +4,10 @@ use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, ensure};
+use lab::Host;
 
 use crate::clients::Scene;
 use crate::raised;
@@ -19,9 +21,19 @@ pub(crate) struct Program {
 impl Program {
     /// Starts the program. The demo reads the output, and the end brings standard error.
     pub(crate) fn start(scene: &Scene<'_>, name: &str, arguments: &[&str]) -> Result<Self> {
-        let mut command = scene.stage.client.command(name);
+        Self::on(&scene.stage.client, scene.given_up, name, arguments)
+    }
+
+    /// The same on any host.
+    pub(crate) fn on(
+        host: &Host,
+        given_up: &AtomicBool,
+        name: &str,
+        arguments: &[&str],
+    ) -> Result<Self> {
+        let mut command = host.command(name);
         command.args(arguments).stdout(Stdio::piped());
-        Self::spawn(scene, name, &mut command)
+        Self::spawn(given_up, name, &mut command)
     }
 
     /// Starts the program. The demo writes the input, and a file gets the output.
@@ -34,10 +46,10 @@ impl Program {
         let mut command = scene.stage.client.command(name);
         command.args(arguments).stdin(Stdio::piped());
         command.stdout(std::fs::File::create(output)?);
-        Self::spawn(scene, name, &mut command)
+        Self::spawn(scene.given_up, name, &mut command)
     }
 
-    fn spawn(scene: &Scene<'_>, name: &str, command: &mut Command) -> Result<Self> {
+    fn spawn(given_up: &AtomicBool, name: &str, command: &mut Command) -> Result<Self> {
         let child = command
             .process_group(0)
             .stderr(Stdio::piped())
@@ -46,7 +58,7 @@ impl Program {
         let name = name.to_owned();
         let this = Self { name, child };
         // Asked after the start: all programs are killed after the flag has been raised.
-        ensure!(!raised(scene.given_up), "given up");
+        ensure!(!raised(given_up), "given up");
         Ok(this)
     }
 

@@ -135,7 +135,7 @@ pub(crate) fn small(number: usize) -> String {
     format!("small/{number}")
 }
 
-fn write_random(path: &Path, size: usize, random: &mut SmallRng) -> Result<()> {
+pub(crate) fn write_random(path: &Path, size: usize, random: &mut SmallRng) -> Result<()> {
     let mut file = BufWriter::new(File::create(path)?);
     let mut block = vec![0; 1 << 20];
     let mut left = size;

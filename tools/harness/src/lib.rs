@@ -9,5 +9,6 @@ pub mod janitor;
 pub mod machine;
 pub mod nginx;
 pub mod plot;
+pub mod pool;
 pub mod task;
 pub mod testbed;
