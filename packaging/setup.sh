@@ -11,7 +11,7 @@ build="gcc libc6-dev make pkg-config clang libelf-dev zlib1g-dev binutils"
 # Hosts in network namespaces (testing/lab). `outlive` itself runs ip and tc, too.
 lab="iproute2 ethtool"
 # nginx: Debian 12's has http_dav_module (PUT).
-demo="$build $lab nginx curl redis-server redis-tools mosquitto mosquitto-clients"
+demo="$build $lab nginx curl redis-server redis-tools mosquitto mosquitto-clients lighttpd wget nftables"
 # Sources of other programs, and the build tools for these programs.
 builds="$build curl ca-certificates xz-utils bzip2 autoconf automake libtool bison tcl libevent-dev libncurses-dev libssl-dev libonig-dev"
 
@@ -19,8 +19,8 @@ packages_of() {
     case $1 in
     build | msrv) echo "$build" ;;
     demo) echo "$demo" ;;
-    test) echo "$demo tcpdump procps perl-base python3 python3-websockets python3-pyftpdlib lighttpd lighttpd-mod-openssl openssl" \
-        "memcached ngircd socat nftables haproxy vsftpd lftp nodejs ccache git zsh fish" ;;
+    test) echo "$demo tcpdump procps perl-base python3 python3-websockets python3-pyftpdlib lighttpd-mod-openssl openssl" \
+        "memcached ngircd socat haproxy vsftpd lftp nodejs ccache git zsh fish" ;;
     bench) echo "$demo $builds tcpdump wrk iperf3 haproxy keepalived openssl git" ;;
     paper) echo "$build $lab tcpdump" ;;
     # The suite looks for child processes with pgrep.

@@ -27,6 +27,8 @@ use crate::{
     stdout,
 };
 
+/// Sequence numbers that are further apart than half of the space are in no order (RFC 9293, 3.4).
+const DISCARD_LIMIT_MAX: u64 = 1 << 30;
 /// Name of a host whose own name is no name of a member.
 const NAMELESS: &str = "member";
 
@@ -37,6 +39,13 @@ pub(crate) fn run(arguments: Objects) -> Outcome {
         stdout::fail(
             "options",
             &format_args!("--withhold must be at most 4min{hint}"),
+        );
+        return Outcome::of_options(!hint.is_empty());
+    }
+    if arguments.discard_limit > DISCARD_LIMIT_MAX {
+        stdout::fail(
+            "options",
+            &format_args!("--discard-limit must be at most 1GiB{hint}"),
         );
         return Outcome::of_options(!hint.is_empty());
     }

@@ -30,10 +30,10 @@ pub(crate) struct Objects {
     /// the request is acknowledged, and the rest of the download is not protected.
     #[arg(long, value_name = "TIME", default_value = "4min", value_parser = units::duration, help_heading = "Objects")]
     pub(crate) withhold: Duration,
-    /// Objects never change under a name: later downloads on a connection are protected up to 960 KiB, not 24 KiB
+    /// Objects never change under a name: later downloads on a connection are protected up to 448 KiB, not 24 KiB
     #[arg(long, help_heading = "Objects")]
     pub(crate) immutable: bool,
-    /// Most bytes to read and to throw away if the server ignores a range
+    /// Most bytes to read and to throw away if the server ignores a range (at most 1GiB)
     #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = units::bytes, help_heading = "Objects")]
     pub(crate) discard_limit: u64,
     #[command(flatten)]
