@@ -80,6 +80,7 @@ impl Client {
                 "--no-buffer",
                 "--rate",
                 "6/s",
+                "--fail-early",
                 "--max-time",
                 GIVE_UP_SECONDS,
             ],
