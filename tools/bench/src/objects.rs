@@ -207,7 +207,9 @@ fn power_off(bench: &Bench, hosts: &PoolHosts, pool: &Pool<'_>) -> Result<Durati
     let address = hosts.service();
     let mut stream = bench.stage.client.enter(|| TcpStream::connect(address))??;
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
-    write!(stream, "GET /{LARGE} HTTP/1.1\r\nHost: pool\r\n\r\n")?;
+    // In one segment, as clients send it.
+    let request = format!("GET /{LARGE} HTTP/1.1\r\nHost: pool\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let member = pool.server_of(stream.local_addr()?)?;
     thread::scope(|scope| {
         let reader = scope.spawn(move || longest_silence(stream));
