@@ -46,17 +46,6 @@ int BPF_PROG(on_exit, struct task_struct *task)
 	return 0;
 }
 
-/* A listener's own address may be a wildcard: any endpoint with its port is meant. */
-static __always_inline bool listens_for_us(__be16 port, const __u8 *address)
-{
-	struct endpoint local = { .port = port };
-	const __u32 *words = (const __u32 *)address;
-	bool wildcard = !words[0] && !words[1] && !words[3] && (!words[2] || words[2] == bpf_htonl(0xffff));
-	if (!wildcard)
-		__builtin_memcpy(local.address, address, 16);
-	return bpf_map_lookup_elem(&endpoints, &local) != NULL;
-}
-
 static __always_inline void bury(const struct flow_key *key, const struct object_flow *f)
 {
 	struct object_tombstone t = {
@@ -88,7 +77,7 @@ int BPF_PROG(on_state, struct sock *sk, int old_state, int new_state)
 	BPF_CORE_READ_INTO(&a6, sk, __sk_common.skc_v6_rcv_saddr);
 	socket_address(key.server, &a6, sk->__sk_common.skc_rcv_saddr, v6);
 	if (new_state == TCP_LISTEN) {
-		if (listens_for_us(key.server_port, key.server))
+		if (is_listener(key.server_port, key.server))
 			tell(m, OBJECT_LISTENING, NULL, 0, 0);
 		return 0;
 	}

@@ -13,8 +13,8 @@
 #include "../lib/sequence.h"
 #include "../lib/packet.h"
 #include "../lib/edit.h"
+#include "../lib/endpoints.h"
 #include "../lib/siphash.h"
-#include "../intf/endpoint.h"
 #include "../intf/marks.h"
 #include "../intf/objects.h"
 
@@ -27,21 +27,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct member);
 } member SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 2 * MOST_ADDRESSES); /* each port alone, too */
-	__type(key, struct endpoint);
-	__type(value, __u8);
-} endpoints SEC(".maps");
-
-/* Their addresses alone, for what has no port. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MOST_ADDRESSES);
-	__uint(key_size, 16);
-	__type(value, __u8);
-} addresses SEC(".maps");
 
 /* An IPv4 address of each interface that is not of the pool. */
 struct {
@@ -133,13 +118,6 @@ static __always_inline void count(__u32 which)
 	__u64 *value = bpf_map_lookup_elem(&object_counters, &which);
 	if (value)
 		*value += 1;
-}
-
-static __always_inline bool is_endpoint(const __u8 *address, __be16 port)
-{
-	struct endpoint local = { .port = port };
-	__builtin_memcpy(local.address, address, sizeof(local.address));
-	return bpf_map_lookup_elem(&endpoints, &local) != NULL;
 }
 
 /* A member whose lease is over is silent: another member may go on with its connections. The clock counts while the

@@ -71,19 +71,6 @@ int BPF_PROG(on_exit, struct task_struct *task)
 	return 0;
 }
 
-/* A listener's own address may be a wildcard: any endpoint with its port is meant. */
-static __always_inline bool listens_for_us(struct service *s, __be16 port, const __u8 *address)
-{
-	struct endpoint local = { .port = port };
-	const __u32 *words = (const __u32 *)address;
-	/* 0.0.0.0 (v4-mapped) or ::; the loader has put each port in with address ::, too. */
-	bool wildcard = !words[0] && !words[1] && !words[3] &&
-			(!words[2] || words[2] == bpf_htonl(0xffff));
-	if (!wildcard)
-		__builtin_memcpy(local.address, address, 16);
-	return bpf_map_lookup_elem(&endpoints, &local) != NULL;
-}
-
 /* Is it this flow's server socket? A SYN may have come for the same ends since it was taken out of the
  * kernel's table: what the socket has received began with another number. */
 static __always_inline bool is_socket_of(const struct flow *f, struct sock *sk)
@@ -144,7 +131,7 @@ int BPF_PROG(on_state, struct sock *sk, int old_state, int new_state)
 	BPF_CORE_READ_INTO(&a6, sk, __sk_common.skc_v6_rcv_saddr);
 	socket_address(key.server, &a6, sk->__sk_common.skc_rcv_saddr, v6);
 	if (new_state == TCP_LISTEN) {
-		if (listens_for_us(s, key.server_port, key.server))
+		if (is_listener(key.server_port, key.server))
 			emit_event(s, EVENT_LISTENING, NULL, NULL, 0, 0);
 		return 0;
 	}

@@ -18,6 +18,7 @@
 #include "../lib/sequence.h"
 #include "../lib/packet.h"
 #include "../lib/edit.h"
+#include "../lib/endpoints.h"
 #include "../intf/digest.h"
 #include "../intf/flow.h"
 #include "../intf/service.h"
@@ -32,28 +33,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct service);
 } service SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 2 * MOST_ADDRESSES); /* each port alone, too */
-	__type(key, struct endpoint);
-	__type(value, __u8);
-} endpoints SEC(".maps");
-
-static __always_inline bool is_endpoint(const __u8 *address, __be16 port)
-{
-	struct endpoint local = { .port = port };
-	__builtin_memcpy(local.address, address, sizeof(local.address));
-	return bpf_map_lookup_elem(&endpoints, &local) != NULL;
-}
-
-/* Their addresses alone, for what has no port (fence.h). */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, MOST_ADDRESSES);
-	__uint(key_size, 16);
-	__type(value, __u8);
-} addresses SEC(".maps");
 
 /* Connections whose handshake is complete. */
 struct {
