@@ -1,5 +1,7 @@
 //! One step at a time through the programs of a member and through the model.
 
+mod steps;
+
 use std::{
     cell::RefCell,
     net::{IpAddr, Ipv4Addr, SocketAddr},
@@ -13,7 +15,7 @@ use std::{
 };
 
 use dataplane::{
-    CopyKind, MemberPlane, MemberSettings, ObjectCopy, ObjectEvent, ObjectEventKind, ObjectRing,
+    MemberPlane, MemberSettings, ObjectCopy, ObjectEvent, ObjectEventKind, ObjectRing,
     PinDirectory, ethernet_interfaces, member_pins,
 };
 use http1::version::VersionCheck;
@@ -33,6 +35,7 @@ use south_model::CrashOn;
 use wire::{ChecksumMode, ChecksumState, FlowKey, IpPacket, PROTOCOL_TCP, Segment, SeqNumber};
 
 use crate::harness::{self, *};
+pub(super) use steps::*;
 
 /// The interface on which packets come and leave, and the other end of the cable.
 const INTERFACE_NAME: &str = "pool0";
@@ -280,11 +283,7 @@ fn event_of(event: &ObjectEvent) -> Event {
 fn copy_of(copy: &ObjectCopy<'_>) -> plane::SegmentCopy {
     plane::SegmentCopy {
         key: copy.key,
-        kind: match copy.kind {
-            CopyKind::Unknown => plane::CopyKind::Unknown,
-            CopyKind::Client => plane::CopyKind::Client,
-            CopyKind::Parked => plane::CopyKind::Parked,
-        },
+        kind: copy.kind,
         interface: copy.interface,
         packet: copy.packet.to_vec(),
         packet_len: usize::try_from(copy.packet_len).expect("a length"),
@@ -727,90 +726,4 @@ const fn as_seen(verdict: Verdict, direction: Direction) -> harness::Verdict {
         Verdict::RedirectIngress => harness::Verdict::RedirectIngress,
         Verdict::RedirectNeighbour => harness::Verdict::Redirect,
     }
-}
-
-/// The usual steps of one connection.
-impl Lab {
-    pub(super) fn syn(&self) -> Spec {
-        segment(self.c, SeqNumber(0))
-            .flags(SYN)
-            .window(64_000)
-            .options(&syn_options(10, 0, CLIENT_SCALE))
-    }
-
-    pub(super) fn syn_ack(&self) -> Spec {
-        segment(self.s, self.c + 1)
-            .flags(SYN_ACK)
-            .window(60_000)
-            .options(&syn_options(900, 10, SERVER_SCALE))
-    }
-
-    /// The handshake, with the client's timestamps 10 and 11, and the server's 900.
-    pub(super) fn open(mut self) -> Self {
-        self.shake_hands();
-        self
-    }
-
-    pub(super) fn shake_hands(&mut self) {
-        assert_eq!(self.client(self.syn()).verdict, Verdict::Next);
-        let answer = self.server(self.syn_ack());
-        assert_eq!(answer.verdict, Verdict::Next);
-        let (isn, value) = {
-            let answer = answer.segment();
-            (
-                answer.seq(),
-                answer.timestamps().map_or(0, |stamps| stamps.value),
-            )
-        };
-        let third = segment(self.c + 1, isn + 1).timestamps(11, value);
-        assert_eq!(self.client(third).verdict, Verdict::Next);
-    }
-
-    /// The newest timestamp that the client was sent.
-    pub(super) fn value(&self) -> u32 {
-        let flow = self.flow();
-        objects::timestamp::Timestamp::value(flow.echoes.parts().newest, flow.states.newest)
-    }
-
-    /// The next segment of the client: everything that was sent has arrived, and is acknowledged.
-    pub(super) fn next_of_client(&self, tsval: u32) -> Spec {
-        let flow = self.flow();
-        segment(flow.client.nxt, flow.server.nxt).timestamps(tsval, self.value())
-    }
-
-    /// The next segment of the server's TCP, which acknowledges everything.
-    pub(super) fn next_of_server(&self, tsval: u32) -> Spec {
-        let flow = self.flow();
-        let seq = flow.server.nxt - flow.server.delta;
-        segment(seq, flow.client.nxt).timestamps(tsval, flow.client.tsval)
-    }
-}
-
-pub(super) const REQUEST_BYTES: &[u8] = b"GET /big HTTP/1.1\r\nHost: a\r\n\r\n";
-
-/// The head of a response with so many bytes of body.
-pub(super) fn head(body_len: u64) -> Vec<u8> {
-    format!("HTTP/1.1 200 OK\r\nContent-Length: {body_len}\r\nETag: \"v1\"\r\n\r\n").into_bytes()
-}
-
-/// A packet of another protocol.
-pub(super) fn other_packet(lab: &Lab, bytes: Vec<u8>) -> south_model::Packet {
-    south_model::Packet {
-        bytes,
-        mark: 0,
-        ifindex: lab.interface,
-        checksum: ChecksumMode::Full,
-    }
-}
-
-pub(super) fn client_of(lab: &Lab) -> (SocketAddr, SocketAddr) {
-    (lab.key.client(), lab.key.server())
-}
-
-/// The timestamp of a SYN-ACK of a member with this key.
-pub(super) fn agreed_value(lab: &Lab, key: PoolKey) -> u32 {
-    use objects::timestamp::{ClientOptions, State};
-    let (slot, options) = (objects::isn::Slot::new(5), ClientOptions::of_number(5));
-    let tag = State::agreed_tag(&key, &lab.key, slot, options, lab.c + 1);
-    State::Agreed { slot, options, tag }.bits().bits()
 }
