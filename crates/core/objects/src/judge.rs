@@ -35,8 +35,6 @@ pub enum Verdict {
         /// Bytes of the body to throw away.
         discard: u64,
     },
-    /// The client has everything: the connection is closed in order.
-    Complete,
     /// The server cannot answer now.
     Retry,
     /// The client's part cannot be continued.
@@ -107,15 +105,6 @@ fn decide(
             same_version(download, &version, rules)?;
             whole(download, rest, response, rules)
         }
-        416 => match content_range(response)? {
-            // A server whose object is shorter says 416, too.
-            Some(ContentRange::Unsatisfied { complete })
-                if rest.is_none() && download.version.complete_len == Some(complete) =>
-            {
-                Ok(Verdict::Complete)
-            }
-            _ => Err(Refusal::Condition { status: 416 }),
-        },
         404 | 410 => Err(Refusal::Gone {
             status: response.status,
         }),
@@ -140,9 +129,7 @@ fn whole(
     response: &ResponseHead<'_>,
     rules: JudgeRules,
 ) -> Result<Verdict, Refusal> {
-    let Some(rest) = rest else {
-        return Ok(Verdict::Complete);
-    };
+    let rest = rest.ok_or(Refusal::Part)?;
     // The end of the object must be the end of the client's range: the member cuts no body.
     let ends_with_the_object = match (response.body, download.version.complete_len) {
         (BodyLength::Bytes(len), _) => rest.last().checked_add(1) == Some(len),
@@ -273,18 +260,18 @@ mod tests {
         assert_eq!(verdict(&cut, 200, whole), Verdict::Reset(Refusal::Part));
     }
 
+    /// 416 tells the length at best, and no version.
     #[test]
-    fn unsatisfied_range_is_complete_at_the_end_alone() {
-        let end = "Content-Range: bytes */1000\r\nContent-Length: 0\r\n";
-        assert_eq!(
-            verdict(&download(0, 999, 1000), 416, end),
-            Verdict::Complete
-        );
+    fn unsatisfied_range_is_reset() {
         let refused = Verdict::Reset(Refusal::Condition { status: 416 });
-        assert_eq!(verdict(&download(0, 999, 300), 416, end), refused);
-        let shorter = "Content-Range: bytes */300\r\nContent-Length: 0\r\n";
-        assert_eq!(verdict(&download(0, 999, 300), 416, shorter), refused);
-        assert_eq!(verdict(&download(0, 999, 1000), 416, ""), refused);
+        for fields in [
+            "Content-Range: bytes */1000\r\nContent-Length: 0\r\n",
+            "Content-Range: bytes */300\r\nContent-Length: 0\r\n",
+            "",
+        ] {
+            assert_eq!(verdict(&download(0, 999, 1000), 416, fields), refused);
+            assert_eq!(verdict(&download(0, 999, 300), 416, fields), refused);
+        }
     }
 
     #[test]
@@ -326,7 +313,6 @@ mod tests {
                     let (begin, end) = if status == 206 { (part_first, part_last) } else { (0, now - 1) };
                     prop_assert_eq!((begin + discard, end), (first + offset, last));
                 }
-                Verdict::Complete => prop_assert_eq!((offset, now), (last - first + 1, len)),
                 Verdict::Retry => prop_assert!(false, "no answer of these is a failure"),
                 Verdict::Reset(_) => {}
             }

@@ -534,7 +534,7 @@ impl Revival {
 
     fn judged(&self, question: &Question, head: &ResponseHead<'_>) -> Result<Answer, Reason> {
         let Position::Body { offset, .. } = self.position else {
-            return Err(Reason::Position(PositionError::Forged));
+            return Err(Reason::Answer(Refusal::Part));
         };
         let known = u64::from(offset > 0);
         let version = match head.status {
@@ -567,7 +567,6 @@ impl Revival {
         }
         let discard = match judge(&download, head, self.rules.judge) {
             Verdict::Splice { discard } => discard + known,
-            Verdict::Complete => return Err(Reason::Answer(Refusal::Part)),
             Verdict::Retry => return Err(Reason::NoServer),
             Verdict::Reset(refusal) => return Err(refusal.into()),
         };

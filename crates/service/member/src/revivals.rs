@@ -3,7 +3,7 @@
 use dataplane::{Injector, MemberPlane, ObjectCopy, Space};
 use objects::{
     flow::Flow,
-    plane::{CopyKind, SegmentCopy},
+    plane::SegmentCopy,
     revivals::{self, Ended, Programs},
     revive::Rules,
     unreachable,
@@ -20,11 +20,7 @@ const TCP_CHECKSUM: usize = 16;
 pub(crate) fn owned(copy: ObjectCopy<'_>) -> SegmentCopy {
     SegmentCopy {
         key: copy.key,
-        kind: match copy.kind {
-            dataplane::CopyKind::Unknown => CopyKind::Unknown,
-            dataplane::CopyKind::Client => CopyKind::Client,
-            dataplane::CopyKind::Parked => CopyKind::Parked,
-        },
+        kind: copy.kind,
         interface: copy.interface,
         packet: copy.packet.to_vec(),
         packet_len: usize::try_from(copy.packet_len).unwrap_or(usize::MAX),

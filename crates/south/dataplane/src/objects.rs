@@ -27,7 +27,7 @@ use south_model::CrashOn;
 use wire::FlowKey;
 
 pub use self::fence::MemberFence;
-pub use self::rings::{CopyKind, ObjectCopy, ObjectEvent, ObjectEventKind, ObjectRing};
+pub use self::rings::{ObjectCopy, ObjectEvent, ObjectEventKind, ObjectRing};
 use crate::{
     abi::{Abi, mapped},
     attach::{self, AttachMode, Attachment, PACKET_PROGRAMS},

@@ -69,9 +69,6 @@ pub enum PositionError {
     /// The client does not use timestamps.
     #[error("the client uses no timestamps")]
     NoTimestamps,
-    /// No member has written the echo for this connection.
-    #[error("no member of this pool has served the connection")]
-    Forged,
     /// The member that served the client could not protect the connection.
     #[error("the connection was not protected")]
     Unprotected,

@@ -3,7 +3,7 @@
 use std::{os::fd::BorrowedFd, time::Duration};
 
 use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
-use objects::flow::Unprotected;
+use objects::{flow::Unprotected, plane::CopyKind};
 use wire::{FlowKey, SeqNumber};
 
 use super::abi;
@@ -66,17 +66,6 @@ pub struct ObjectCopy<'a> {
     pub packet: &'a [u8],
     /// Bytes of the whole packet.
     pub packet_len: u32,
-}
-
-/// Whose segment a copy is of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CopyKind {
-    /// Of a client, on a connection that the member does not know.
-    Unknown,
-    /// Of a client whose connection is being revived.
-    Client,
-    /// Of the server, on such a connection.
-    Parked,
 }
 
 /// A ring whose records go to a closure, in order.
