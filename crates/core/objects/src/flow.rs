@@ -24,6 +24,11 @@ pub const fn released_with_response(turn_number: u32) -> u8 {
     if turn_number.is_multiple_of(2) { 1 } else { 2 }
 }
 
+/// With a store: so many bytes, or more, of the request of a later response are acknowledged when the response is
+/// further than its timestamps tell. The client takes the acknowledgement from any segment, and the timestamp only from
+/// the segment that fills the first hole: the echo may be of an earlier segment than the acknowledgement.
+pub const RELEASED_BEYOND: u8 = 3;
+
 /// Bytes that are acknowledged after several repetitions, on top.
 pub const RELEASE_STEP: u8 = 2;
 
@@ -46,10 +51,42 @@ pub struct Flow {
     pub mode: Mode,
     /// Why the connection cannot be revived.
     pub unprotected: Option<Unprotected>,
+    /// Which turns are in the store of the pool.
+    pub storage: Storage,
     /// Life of the server that owns the socket.
     pub incarnation: u32,
     /// Interface on which the client's packets arrive.
     pub interface: u32,
+}
+
+impl Flow {
+    /// Whether the record of the turn under way is in the store.
+    #[must_use]
+    pub const fn is_stored(&self) -> bool {
+        self.storage.stored == self.turn.number.wrapping_add(1)
+    }
+
+    /// Whether the client knows that the record of the turn under way is in the store.
+    #[must_use]
+    pub const fn is_released(&self) -> bool {
+        self.storage.released == self.turn.number.wrapping_add(1)
+    }
+
+    /// Whether the response is further than its timestamps can tell, and not stored.
+    pub(crate) const fn is_exposed(&self) -> bool {
+        self.storage.exposed == self.turn.number.wrapping_add(1) && !self.is_stored()
+    }
+}
+
+impl Client {
+    /// Window of an acknowledgement that lies `missing` bytes before the client's: the right edge is the client's. The
+    /// client has these bytes, and needs no room for them: a client without room must not keep the server from sending
+    /// them, since no acknowledgement of the client is valid before the server has.
+    pub(crate) fn window_before(&self, missing: u32) -> u16 {
+        let units = (missing >> self.window_scale)
+            + u32::from(missing.trailing_zeros() < u32::from(self.window_scale));
+        u16::try_from(units.saturating_add(self.window.into())).unwrap_or(u16::MAX)
+    }
 }
 
 /// The client's side of a connection.
@@ -153,6 +190,20 @@ pub struct States {
     pub agreed: StateBits,
     /// Without protection.
     pub bare: StateBits,
+    /// While the turn of [`Storage::stored`] is under way.
+    pub stored: StateBits,
+}
+
+/// Turns and the store of the pool. Each turn is told by the number of the next turn; 0: none. So the end of a turn
+/// ends all of these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Storage {
+    /// The response is further than its timestamps can tell, and not stored yet: for the time being without protection.
+    pub exposed: u32,
+    /// The record is in the store.
+    pub stored: u32,
+    /// The client has echoed that the record is in the store: the request is acknowledged.
+    pub released: u32,
 }
 
 /// Where the segments of a connection go.

@@ -4,6 +4,8 @@ use core::fmt;
 use core::hash::Hasher as _;
 use core::net::IpAddr;
 
+use blake2::Blake2sMac256;
+use blake2::digest::Mac as _;
 use siphasher::sip::SipHasher24;
 use wire::FlowKey;
 
@@ -22,6 +24,7 @@ pub(crate) enum Use {
     First = 2,
     Later = 3,
     Unprotected = 4,
+    Stored = 5,
 }
 
 impl PoolKey {
@@ -34,6 +37,20 @@ impl PoolKey {
                 .rev()
                 .fold(0, |word, byte| word << 8 | u64::from(*byte))
         })
+    }
+
+    /// A key or a hash for the use that the label names: BLAKE2s with the secret as key (RFC 7693). No label is the
+    /// beginning of another label.
+    pub(crate) fn derive(&self, label: &[u8], context: &[u8]) -> [u8; 32] {
+        // Keys of 32 bytes always fit.
+        let mut key = [0; 32];
+        key[..16].copy_from_slice(&self.0);
+        let mac = Blake2sMac256::new(&key.into());
+        mac.chain_update(label)
+            .chain_update(context)
+            .finalize()
+            .into_bytes()
+            .into()
     }
 
     /// Lower half of SipHash-2-4 of the connection, the use and more words: whole words of 64 bits, as the program in

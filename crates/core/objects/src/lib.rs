@@ -9,6 +9,9 @@
 //! - [`judge`]: whether a response of another server continues the client's part;
 //! - [`plane`]: the model of the programs in the kernel;
 //! - [`revive`] and [`revivals`]: the connections that a member goes on with;
+//! - [`record`]: the state of a connection in the store of the pool;
+//! - [`turns`]: the turns that a member writes to the store;
+//! - [`call`]: a segment that a client answers;
 //! - [`paper`]: the layout of the paper, for comparison.
 //!
 //! The crate does no I/O and reads no clock: time and keys are arguments.
@@ -20,6 +23,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod call;
 mod farewell;
 pub mod flaws;
 pub mod flow;
@@ -29,9 +33,11 @@ pub mod judge;
 mod key;
 pub mod paper;
 pub mod plane;
+pub mod record;
 pub mod revivals;
 pub mod revive;
 pub mod timestamp;
+pub mod turns;
 pub mod unreachable;
 
 pub use key::PoolKey;

@@ -34,9 +34,10 @@ use wire::{FlowKey, SeqNumber};
 pub use self::packet::Packet;
 use self::{handshake::HalfOpen, packet::Segment};
 use crate::flaws::Flaws;
-use crate::flow::{Flow, Unprotected};
+use crate::flow::{Flow, Mode, Phase, Unprotected};
 use crate::isn::Slot;
 use crate::key::PoolKey;
+use crate::timestamp::StateBits;
 
 /// Offsets from [`Settings::mark`] of the marks of the member's own packets: of a client, once more.
 pub const MARK_CLIENT_SPACE: u32 = 0;
@@ -53,6 +54,8 @@ const MARK_COUNT: u32 = 6;
 const LARGEST_WINDOW: u32 = 1 << 30;
 /// Bytes that a copy of a segment has at most.
 const COPY_LEN_MAX: usize = 16_384;
+/// The same, of a segment that begins a turn or a response.
+const TURN_COPY_LEN_MAX: usize = 4096;
 
 /// Settings that are fixed before a program is attached.
 #[derive(Debug, Clone)]
@@ -69,6 +72,17 @@ pub struct Settings {
     pub is_immutable: bool,
     /// Longest time for which a request stays unacknowledged.
     pub withhold: Duration,
+}
+
+/// The store of the pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum StoreKind {
+    /// None, or no answer.
+    None,
+    /// Nobody can list the records of a dead member: a client keeps its request, and so is heard of.
+    Unindexed,
+    /// The clients of a dead member are called: a request whose record is stored is acknowledged.
+    Indexed,
 }
 
 /// Verdict on a packet.
@@ -156,6 +170,10 @@ pub enum CopyKind {
     Client,
     /// Of the server, on such a connection.
     Parked,
+    /// Of a client: a guarded request.
+    Request,
+    /// Of the server: the head of the response to a guarded request.
+    Response,
 }
 
 /// A copy of a segment for user space.
@@ -207,6 +225,8 @@ struct Shared {
     counters: BTreeMap<Counter, u64>,
     events: VecDeque<Event>,
     copies: VecDeque<SegmentCopy>,
+    /// Copies of the segments that begin turns and responses.
+    turns: VecDeque<SegmentCopy>,
     /// Packets that left besides the packets that calls returned.
     sent: VecDeque<Packet>,
 }
@@ -220,6 +240,7 @@ struct Life {
     is_gated: bool,
     is_stopping: bool,
     accepts: bool,
+    store: StoreKind,
     incarnation: u32,
     /// Changes of the pool, counted.
     changes: u32,
@@ -247,12 +268,14 @@ impl Plane {
                     is_gated: true,
                     is_stopping: false,
                     accepts: false,
+                    store: StoreKind::None,
                     incarnation: 1,
                     changes: 0,
                 },
                 counters: BTreeMap::new(),
                 events: VecDeque::new(),
                 copies: VecDeque::new(),
+                turns: VecDeque::new(),
                 sent: VecDeque::new(),
             },
         }
@@ -288,6 +311,34 @@ impl Plane {
     /// Whether connections may begin at this member.
     pub const fn accept(&mut self, does: bool) {
         self.shared.life.accepts = does;
+    }
+
+    /// The store of the pool.
+    pub const fn set_store(&mut self, kind: StoreKind) {
+        self.shared.life.store = kind;
+    }
+
+    /// The store has confirmed the record of this turn. Returns whether the turn is under way.
+    pub fn set_stored(
+        &mut self,
+        key: &FlowKey,
+        number: u32,
+        request_start: SeqNumber,
+        state: StateBits,
+    ) -> bool {
+        let is_of = |flow: &&mut Flow| {
+            flow.turn.number == number
+                && flow.turn.request_start == request_start
+                && flow.turn.phase == Phase::Body
+                && flow.mode == Mode::Served
+                && flow.unprotected.is_none()
+        };
+        let Some(flow) = self.flows.get_mut(key).filter(is_of) else {
+            return false;
+        };
+        flow.states.stored = state;
+        flow.storage.stored = number.wrapping_add(1);
+        true
     }
 
     /// Another member serves the connection.
@@ -413,6 +464,11 @@ impl Plane {
         self.shared.copies.pop_front()
     }
 
+    /// The next copy of a segment that begins a turn or a response.
+    pub fn take_beginning(&mut self) -> Option<SegmentCopy> {
+        self.shared.turns.pop_front()
+    }
+
     /// The next packet that left besides the packets that calls returned.
     pub fn take_sent(&mut self) -> Option<Packet> {
         self.shared.sent.pop_front()
@@ -463,15 +519,34 @@ impl Shared {
     }
 
     fn copy(&mut self, key: FlowKey, kind: CopyKind, packet: &Packet, segment: &Segment) {
-        let packet_len = segment.network.ip_len;
-        let copied = packet.bytes.get(..packet_len.min(COPY_LEN_MAX));
-        self.copies.push_back(SegmentCopy {
-            key,
-            kind,
-            interface: packet.interface,
-            packet: copied.unwrap_or_default().to_vec(),
-            packet_len,
-        });
+        let copy = copy_of(key, kind, packet, segment, COPY_LEN_MAX);
+        self.copies.push_back(copy);
+    }
+
+    /// For a record in the store.
+    fn copy_beginning(&mut self, key: FlowKey, kind: CopyKind, packet: &Packet, segment: &Segment) {
+        if self.life.store != StoreKind::None {
+            let copy = copy_of(key, kind, packet, segment, TURN_COPY_LEN_MAX);
+            self.turns.push_back(copy);
+        }
+    }
+}
+
+fn copy_of(
+    key: FlowKey,
+    kind: CopyKind,
+    packet: &Packet,
+    segment: &Segment,
+    len_max: usize,
+) -> SegmentCopy {
+    let packet_len = segment.network.ip_len;
+    let copied = packet.bytes.get(..packet_len.min(len_max));
+    SegmentCopy {
+        key,
+        kind,
+        interface: packet.interface,
+        packet: copied.unwrap_or_default().to_vec(),
+        packet_len,
     }
 }
 

@@ -20,6 +20,7 @@ use crate::farewell::{Farewell, Parting};
 use crate::flaws::Flaws;
 use crate::flow::{Flow, Mode, Phase};
 use crate::plane::{CopyKind, SegmentCopy};
+use crate::record::Record;
 use crate::revive::{Action, PositionError, Reason, Rejected, Revival, Rules};
 
 /// Most revivals at a time: a client that speaks again later gets the next place.
@@ -94,6 +95,10 @@ pub struct Ended {
     pub after: Duration,
     /// Why the connection was reset; `None`: it goes on.
     pub refused: Option<Reason>,
+    /// The record with which the revival began.
+    pub record: Option<Record>,
+    /// The response under way is that of the record.
+    pub is_stored: bool,
 }
 
 #[derive(Debug)]
@@ -102,6 +107,7 @@ struct Underway {
     began: Duration,
     interface: u32,
     target: Option<String>,
+    record: Option<Record>,
 }
 
 /// The revivals of a member.
@@ -157,7 +163,8 @@ impl Revivals {
         revivals.chain(farewells).chain(over).min()
     }
 
-    /// Takes a copy. Returns the end of the revival, if it has ended.
+    /// Takes a copy. `record`: of the connection in the store, or why there is none. Returns the end of the revival, if
+    /// it has ended.
     ///
     /// # Errors
     /// A call of the programs fails.
@@ -166,6 +173,7 @@ impl Revivals {
         programs: &mut P,
         rules: &Rules,
         copy: &SegmentCopy,
+        record: Result<Record, PositionError>,
         now: Duration,
     ) -> Result<Option<Ended>, P::Error> {
         let Some(segment) = copy.segment() else {
@@ -184,13 +192,20 @@ impl Revivals {
             {
                 return Ok(None);
             }
-            (Entry::Vacant(_), _) if segment.payload().is_empty() => {
+            // Without payload a segment has no request, and the answer needs one; the store may have the request.
+            (Entry::Vacant(_), _)
+                if segment.payload().is_empty()
+                    && (matches!(record, Err(PositionError::NoStore))
+                        || !Revival::needs_record(&segment)) =>
+            {
                 return part(programs, rules, copy, &segment);
             }
             (Entry::Vacant(_), _) if count >= REVIVALS_MAX => return Ok(None),
             (Entry::Vacant(place), kind) => {
                 let rules = (*rules, self.flaws);
-                match Revival::with_flaws(copy.key, rules, &segment, copy.interface, now) {
+                let known = record.as_ref().map_err(|error| *error);
+                let client = (&segment, copy.interface);
+                match Revival::with_flaws(copy.key, rules, client, known, now) {
                     Ok((revival, actions)) => {
                         let is_known = kind == CopyKind::Client;
                         if !programs.write_flow(copy.key, &revival.placeholder(), is_known)? {
@@ -201,9 +216,14 @@ impl Revivals {
                             revival,
                             began: now,
                             interface: copy.interface,
+                            record: record.ok(),
                         });
                         actions
                     }
+                    Err(Rejected {
+                        reason: Reason::Idle,
+                        ..
+                    }) => return Ok(None),
                     Err(rejected) => return reject(programs, copy, rejected).map(Some),
                 }
             }
@@ -374,6 +394,8 @@ impl Revivals {
             target: over.target,
             after: now.saturating_sub(over.began),
             refused,
+            is_stored: over.revival.stored().is_some(),
+            record: over.record,
         }))
     }
 }
@@ -432,6 +454,8 @@ impl Ended {
             offset: None,
             after: Duration::ZERO,
             refused: Some(reason),
+            record: None,
+            is_stored: false,
         }
     }
 }

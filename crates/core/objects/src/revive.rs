@@ -4,6 +4,7 @@
 //! | step | |
 //! |---|---|
 //! | the client's segment | the echo tells where the body began ([`Position`]); the payload is the request |
+//! | or its record | of a response that is in the store, the record tells both |
 //! | SYN in the client's name | numbered so that the edited request ends where the client's request ends |
 //! | the request for the rest | the client's own request with another range |
 //! | the head of the answer | judged ([`crate::judge`]): spliced, or reset with a reason |
@@ -13,29 +14,32 @@
 
 mod flow;
 mod position;
+mod question;
 pub(crate) mod segments;
 #[cfg(test)]
 mod tests;
 
-use alloc::{borrow::Cow, boxed::Box, vec::Vec};
+use alloc::{boxed::Box, vec::Vec};
 use core::time::Duration;
 
 use http1::date;
 use http1::edit::request_for_rest;
 use http1::range::RangeRequest;
 use http1::version::ObjectVersion;
-use http1::{BodyLength, Doubt, Method, RequestHead, ResponseHead, parse_request, parse_response};
+use http1::{BodyLength, Doubt, ResponseHead, parse_request, parse_response};
 use wire::{FlowKey, Segment, SeqNumber, SynOptions, Timestamps};
 
 pub(crate) use self::position::Fit;
 pub use self::position::{Position, PositionError, WITHHOLD_MAX};
+use self::question::{Question, checked, rest, with_beginning};
 use self::segments::{Received, has_bytes_behind_hole};
 use crate::flaws::Flaws;
-use crate::flow::{Flow, RELEASED_MAX, Unprotected};
+use crate::flow::{Flow, RELEASED_BEYOND, RELEASED_MAX, Unprotected};
 use crate::judge::{Download, JudgeRules, Refusal, Verdict, judge};
 use crate::key::PoolKey;
+use crate::record::{Record, StoredAnswer, StoredTurn};
 use crate::revivals::CLIENT_PAUSE_MAX;
-use crate::timestamp::Timestamp;
+use crate::timestamp::{State, Timestamp};
 
 /// Time after which a segment to the local server is sent again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -113,6 +117,9 @@ pub enum Reason {
     /// The client sends nothing more.
     #[error("the client sends no request")]
     Silent,
+    /// The client says nothing that needs an answer now: no response is under way.
+    #[error("no response is under way")]
+    Idle,
     /// The local server does not answer.
     #[error("the local server does not answer")]
     NoServer,
@@ -138,6 +145,8 @@ pub struct Revival {
     flaws: Flaws,
     client: ClientView,
     position: Position,
+    /// The turn of the record, if the position is of a record.
+    stored: Option<StoredTurn>,
     stage: Stage,
     /// When the last segment for the server is sent again.
     retry_at: Duration,
@@ -172,22 +181,6 @@ enum Stage {
     Done,
 }
 
-/// The request for the local server.
-#[derive(Debug, Clone)]
-struct Question {
-    /// The bytes.
-    bytes: Vec<u8>,
-    /// First byte and end of the client's request.
-    start: SeqNumber,
-    end: SeqNumber,
-    /// Bytes of the request that the client was told to have arrived.
-    released: u8,
-    method: Method,
-    /// Range of the client's own request.
-    own_range: RangeRequest,
-    has_own_range: bool,
-}
-
 /// The local server's part of the handshake.
 #[derive(Debug, Clone, Copy)]
 struct Connected {
@@ -209,31 +202,6 @@ impl Connected {
     }
 }
 
-impl Question {
-    /// Before the client has asked.
-    const fn none(end: SeqNumber) -> Self {
-        Self {
-            bytes: Vec::new(),
-            start: end,
-            end,
-            released: 0,
-            method: Method::Get,
-            own_range: RangeRequest::From(0),
-            has_own_range: false,
-        }
-    }
-
-    /// Number of the SYN.
-    fn syn(&self) -> SeqNumber {
-        self.first() - 1
-    }
-
-    /// Number of the first byte, so that the last byte has the number of the client's last byte.
-    fn first(&self) -> SeqNumber {
-        self.end - u32::try_from(self.bytes.len()).unwrap_or(0)
-    }
-}
-
 impl Revival {
     /// A revival for a segment of a client. `now`: any clock that only advances.
     ///
@@ -246,26 +214,71 @@ impl Revival {
         interface: u32,
         now: Duration,
     ) -> Result<(Self, Vec<Action>), Rejected> {
-        Self::with_flaws(key, (rules, Flaws::default()), segment, interface, now)
+        let no_store = Err(PositionError::NoStore);
+        Self::with_record(key, rules, (segment, interface), no_store, now)
+    }
+
+    /// Whether a segment with this echo needs the record of its connection.
+    #[must_use]
+    pub fn needs_record(segment: &Segment<'_>) -> bool {
+        let echo = segment.timestamps().map(|stamps| stamps.echo);
+        match echo.map(|echo| Timestamp::from_wire(echo).state) {
+            Some(State::Stored { .. }) => true,
+            // The client may be further than its echo tells.
+            Some(State::Later { .. }) => with_beginning(segment.payload()).1 >= RELEASED_BEYOND,
+            _ => false,
+        }
+    }
+
+    /// The same, with the record of the connection, or the reason why there is none.
+    ///
+    /// # Errors
+    /// As [`Revival::new`]; and [`Reason::Idle`].
+    pub fn with_record(
+        key: FlowKey,
+        rules: Rules,
+        client: (&Segment<'_>, u32),
+        record: Result<&Record, PositionError>,
+        now: Duration,
+    ) -> Result<(Self, Vec<Action>), Rejected> {
+        Self::with_flaws(key, (rules, Flaws::default()), client, record, now)
     }
 
     pub(crate) fn with_flaws(
         key: FlowKey,
         (rules, flaws): (Rules, Flaws),
-        segment: &Segment<'_>,
-        interface: u32,
+        (segment, interface): (&Segment<'_>, u32),
+        record: Result<&Record, PositionError>,
         now: Duration,
     ) -> Result<(Self, Vec<Action>), Rejected> {
-        let rejected = |error: PositionError| Rejected {
-            reason: error.into(),
+        let rejected = |reason: Reason| Rejected {
+            reason,
             reset: segments::reset(key, segment.ack(), segment.end_seq()),
         };
         let Some(Timestamps { value, echo }) = segment.timestamps() else {
-            return Err(rejected(PositionError::NoTimestamps));
+            return Err(rejected(PositionError::NoTimestamps.into()));
         };
         let echo = Timestamp::from_wire(echo);
-        let position =
-            Position::of(echo.state, &rules.key, &key, segment.ack()).map_err(rejected)?;
+        let found = match echo.state {
+            State::Stored { .. } => record.and_then(|record| {
+                Position::of_record(echo.state, &rules.key, &key, segment, record)
+            }),
+            State::Later { .. }
+                if Self::needs_record(segment) && record != Err(PositionError::NoStore) =>
+            {
+                let released = with_beginning(segment.payload()).1;
+                let start = segment.seq() - u32::from(released);
+                record.and_then(|record| {
+                    Position::of_repetition(start, &rules.key, &key, segment.ack(), record)
+                })
+            }
+            state => Position::of(state, &rules.key, &key, segment.ack()).map(|it| (it, None)),
+        };
+        let (position, stored) = found.map_err(|error| rejected(error.into()))?;
+        if matches!(position, Position::Idle { .. }) && segment.payload().is_empty() {
+            let (reason, reset) = (Reason::Idle, None);
+            return Err(Rejected { reason, reset });
+        }
         let mut revival = Self {
             key,
             rules,
@@ -280,6 +293,7 @@ impl Revival {
                 interface,
             },
             position,
+            stored: stored.cloned(),
             stage: Stage::AwaitsRequest {
                 lowest: None,
                 sightings: 0,
@@ -288,8 +302,48 @@ impl Revival {
             retry_at: now + CLIENT_PAUSE_MAX,
             tries: 0,
         };
-        let actions = revival.on_client(segment, now);
+        let is_idle = matches!(revival.position, Position::Idle { .. });
+        if is_idle && revival.stored.is_some() {
+            if now < rules.settled_at {
+                let (reason, reset) = (Reason::Idle, None);
+                return Err(Rejected { reason, reset });
+            }
+            if has_bytes_behind_hole(segment) {
+                return Err(rejected(PositionError::HeaderPart.into()));
+            }
+        }
+        let question = revival.stored_question(segment);
+        // No part of the record's response is known to the client.
+        revival.stored = revival.stored.filter(|_| !is_idle);
+        let actions = match question {
+            None => revival.on_client(segment, now),
+            Some(Ok(question)) => {
+                revival.stage = Stage::Connects(question);
+                revival.ask(now)
+            }
+            Some(Err(reason)) => return Err(rejected(reason)),
+        };
         Ok((revival, actions))
+    }
+
+    /// The question of a response whose request is in the record.
+    fn stored_question(&self, segment: &Segment<'_>) -> Option<Result<Question, Reason>> {
+        let turn = self.stored.as_ref()?;
+        let released = segment.seq().distance_from(turn.request_start);
+        let released = released.and_then(|released| u8::try_from(released).ok());
+        let released = released.unwrap_or(0).min(RELEASED_MAX);
+        let question = self.question(&turn.request, turn.request_start, released);
+        let is_acknowledged = !segment.seq().before(turn.request_end());
+        Some(question.map(|question| Question {
+            is_acknowledged,
+            ..question
+        }))
+    }
+
+    /// The turn of the record, if the record tells the position.
+    #[must_use]
+    pub const fn stored(&self) -> Option<&StoredTurn> {
+        self.stored.as_ref()
     }
 
     /// The flow while the revival is under way: no segment passes.
@@ -358,16 +412,18 @@ impl Revival {
         }
         let (request, released) = with_beginning(segment.payload());
         let start = segment.seq() - u32::from(released);
-        match self
-            .position
-            .fits(&self.rules.key, &self.key, start, released, self.flaws)
-        {
+        let (rules, key) = (&self.rules, &self.key);
+        let fit = (self.position).fits(&rules.key, key, start, released, self.flaws);
+        let has_bytes = self.flaws.sees_holes() && has_bytes_behind_hole(segment);
+        match fit {
             Fit::Later => return self.on_later_request(segment.seq()),
             // The bytes are of a response whose first segment was lost. Another server may write another header.
-            Fit::Asked if is_idle && self.flaws.sees_holes() && has_bytes_behind_hole(segment) => {
+            Fit::Asked if is_idle && has_bytes => {
                 return self.refuse(PositionError::HeaderPart.into());
             }
-            Fit::Next => return self.refuse(PositionError::HeaderPart.into()),
+            Fit::Next if has_bytes => return self.refuse(PositionError::HeaderPart.into()),
+            Fit::Next if now < rules.settled_at => return Vec::new(),
+            Fit::Next => self.position = self.position.behind(&rules.key, key, start),
             Fit::Asked => {}
         }
         match self.question(&request, start, released) {
@@ -522,6 +578,7 @@ impl Revival {
                     rules: &self.rules,
                     key: &self.key,
                     position: &self.position,
+                    stored: self.stored.as_ref(),
                     question: &question,
                     connected: &connected,
                     now,
@@ -542,7 +599,12 @@ impl Revival {
                 let version = ObjectVersion::of(head).map_err(Refusal::Doubt)?;
                 let first = self.flaws.first_byte(question.own_range_start());
                 let (rules, key) = (&self.rules, &self.key);
-                if !self.position.has_version(rules, key, &version, first) {
+                let is_of_record = self
+                    .stored_answer()
+                    .map(|answer| answer.first_byte == first);
+                let is_same = is_of_record
+                    .unwrap_or_else(|| self.position.has_version(rules, key, &version, first));
+                if !is_same {
                     return Err(Reason::Version);
                 }
                 if self.position.is_tagged() && self.was_modified(&version) {
@@ -557,10 +619,12 @@ impl Revival {
         let range = question
             .own_range
             .resolve(version.complete_len.unwrap_or(0));
+        // The record has the whole version. Of the echo, the tag was compared above.
+        let of_record = self.stored_answer().map(|answer| answer.version.clone());
         let download = Download {
             range: range.ok_or(Reason::Answer(Refusal::Part))?,
             offset: offset - known,
-            version,
+            version: of_record.unwrap_or(version),
         };
         if head.body == BodyLength::Chunked {
             return Err(Reason::Answer(Refusal::Part));
@@ -577,6 +641,10 @@ impl Revival {
             part_len: range.last() - range.first() + 1,
             is_complete: range.rest_from(offset).is_none(),
         })
+    }
+
+    fn stored_answer(&self) -> Option<&StoredAnswer> {
+        self.stored.as_ref()?.answer.as_ref()
     }
 
     /// Whether the object is younger than the download may be.
@@ -635,37 +703,11 @@ impl Revival {
             start,
             end: start + head_len,
             released,
+            is_acknowledged: false,
             method: head.method,
             own_range: own_range.unwrap_or(RangeRequest::From(0)),
             has_own_range: own_range.is_some(),
         })
-    }
-}
-
-/// The request with the bytes before, which the client was told to have arrived, and the number of these bytes
-/// ([`RELEASED_MAX`]).
-fn with_beginning(payload: &[u8]) -> (Cow<'_, [u8]>, u8) {
-    const BEGINNINGS: [(&[u8], &[u8], u8); 4] = [
-        (b"G", b"ET ", 1),
-        (b"GE", b"T ", 2),
-        (b"GET", b" ", 3),
-        (b"GET ", b"/", RELEASED_MAX),
-    ];
-    for (before, behind, released) in BEGINNINGS {
-        if payload.starts_with(behind) {
-            return ([before, payload].concat().into(), released);
-        }
-    }
-    (payload.into(), 0)
-}
-
-impl Question {
-    /// Where the part of the object begins that the client asked for.
-    const fn own_range_start(&self) -> u64 {
-        match self.own_range {
-            RangeRequest::Closed { first, .. } | RangeRequest::From(first) => first,
-            RangeRequest::Suffix(_) => 0,
-        }
     }
 }
 
@@ -679,35 +721,4 @@ struct Answer {
     part_len: u64,
     /// The client has everything.
     is_complete: bool,
-}
-
-/// A request that can be asked again: the range that it asks for, if any.
-fn checked(head: &RequestHead<'_>) -> Result<Option<RangeRequest>, Reason> {
-    if head.method == Method::Other || head.body != BodyLength::Bytes(0) {
-        return Err(Reason::Request(Unprotected::Method));
-    }
-    let value = |name| head.fields.value(name);
-    let has = |name| value(name).map(|value| value.is_some()).unwrap_or(true);
-    if has("upgrade") || has("expect") {
-        return Err(Reason::Request(Unprotected::Upgraded));
-    }
-    let Some(range) = value("range").map_err(|_| Reason::OwnRange)? else {
-        return Ok(None);
-    };
-    match RangeRequest::parse(range) {
-        Ok(RangeRequest::Suffix(_)) | Err(_) => Err(Reason::OwnRange),
-        Ok(range) => Ok(Some(range)),
-    }
-}
-
-/// The rest of a range behind `offset` bytes. `None` if the range has no such byte.
-fn rest(range: RangeRequest, offset: u64) -> Option<RangeRequest> {
-    match range {
-        RangeRequest::Closed { first, last } => {
-            let first = first.checked_add(offset)?;
-            (first <= last).then_some(RangeRequest::Closed { first, last })
-        }
-        RangeRequest::From(first) => Some(RangeRequest::From(first.checked_add(offset)?)),
-        RangeRequest::Suffix(_) => None,
-    }
 }

@@ -23,8 +23,8 @@ const INDEX_SHIFT: u32 = 26;
 const KIND_SHIFT: u32 = 24;
 /// The header of a first response must be shorter to travel in a timestamp, bytes.
 pub const MAX_HEADER: u16 = 1 << 11;
-/// Number of entries of the catalogue.
-pub const CATALOGUE_ENTRIES: u32 = 1 << 20;
+/// Turns of a connection that [`State::Stored`] tells apart.
+pub const STORED_TURNS: u32 = 1 << 3;
 /// Bytes from the ISN in which the beginning of a later body can be told, without a store.
 pub const FAR_POSITIONS: u32 = 1 << 19;
 /// The same while the record is on the way to a store.
@@ -66,7 +66,7 @@ impl StateBits {
 /// Where a download is, as far as the client holds that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// No response is under way, or the record of the response is in a store.
+    /// No response is under way.
     Agreed {
         /// When the connection began.
         slot: Slot,
@@ -95,12 +95,16 @@ pub enum State {
         /// Where the body began.
         position: LaterPosition,
     },
-    /// The request is acknowledged, and the catalogue of the pool has the request.
-    Listed {
+    /// The record of the response is in the store of the pool. The request may be acknowledged.
+    Stored {
         /// When the connection began.
         slot: Slot,
-        /// Number of the entry, below [`CATALOGUE_ENTRIES`].
-        entry: u32,
+        /// Options of the handshake.
+        options: ClientOptions,
+        /// Number of the turn ([`crate::flow::Turn::number`]) modulo [`STORED_TURNS`].
+        turn: u8,
+        /// 14 bits, see [`State::stored_tag`].
+        tag: u16,
     },
 }
 
@@ -198,7 +202,15 @@ impl State {
                     (options.bits() << 21) | (u32::from(is_odd) << 19) | position,
                 )
             }
-            Self::Listed { slot, entry } => (3, (slot_bits(slot) << 20) | low(entry, 20)),
+            Self::Stored {
+                slot,
+                options,
+                turn,
+                tag,
+            } => {
+                let known = (slot_bits(slot) << 20) | (options.bits() << 17);
+                (3, known | (low(turn.into(), 3) << 14) | low(tag.into(), 14))
+            }
         };
         (kind << KIND_SHIFT) | bits
     }
@@ -232,9 +244,11 @@ impl State {
                     }
                 },
             },
-            _ => Self::Listed {
+            _ => Self::Stored {
                 slot,
-                entry: field(0, 20),
+                options: ClientOptions::of_bits(field(17, 3)),
+                turn: low_byte(value >> 14, 3),
+                tag: low_half(value, 14),
             },
         }
     }
@@ -265,6 +279,38 @@ impl State {
     ) -> u32 {
         let words = [slot_bits(slot), options.bits(), 0, 0];
         low(key.hash(Use::Unprotected, flow, words), 17)
+    }
+
+    /// The tag of [`State::Stored`]: 14 bits over the connection, the slot, the options and the turn.
+    #[must_use]
+    pub fn stored_tag(
+        key: &PoolKey,
+        flow: &FlowKey,
+        slot: Slot,
+        options: ClientOptions,
+        turn: u8,
+    ) -> u16 {
+        let words = [slot_bits(slot), options.bits(), turn.into(), 0];
+        low_half(key.hash(Use::Stored, flow, words), 14)
+    }
+
+    /// The state of a connection whose turn of this number is in the store.
+    #[must_use]
+    pub fn stored(
+        key: &PoolKey,
+        flow: &FlowKey,
+        slot: Slot,
+        options: ClientOptions,
+        number: u32,
+    ) -> Self {
+        let turn = low_byte(number, 3);
+        let tag = Self::stored_tag(key, flow, slot, options, turn);
+        Self::Stored {
+            slot,
+            options,
+            turn,
+            tag,
+        }
     }
 
     /// The tag of [`State::First`]: 6 bits over the connection, the slot, the options, the length of the header, and

@@ -153,7 +153,11 @@ fn egress_flow(
     let payload_end = seq + length32(segment.payload_len);
     if segment.payload_len > 0 && payload_end.after(sent_end(&flow.client, &flow.server)) {
         let payload = segment.payload(&packet.bytes);
+        let had_answer = flow.turn.phase == Phase::Body;
         on_server_payload(shared, key, flow, segment, payload, payload_end);
+        if !had_answer && flow.turn.phase == Phase::Body && flow.turn.is_guarded {
+            shared.copy_beginning(key, CopyKind::Response, packet, segment);
+        }
     }
     if !clamp_ack(&mut header, flow, segment, &options) {
         shared.count(Counter::Withheld);
@@ -189,9 +193,10 @@ fn offered_scale(server: &Server) -> u8 {
 /// the end of the bytes that were sent is a probe of a window or of a connection: without an answer, the server's TCP
 /// would give up.
 fn clamp_ack(header: &mut [u8], flow: &mut Flow, segment: &Segment, options: &Options) -> bool {
+    let is_released = flow.is_released();
     let (server, turn) = (&mut flow.server, &flow.turn);
     let mut told = segment.ack;
-    if turn.is_guarded {
+    if turn.is_guarded && !is_released {
         told = told.min_seq(turn.request_start + u32::from(turn.released));
     }
     told = told.max_seq(server.told);
@@ -235,10 +240,13 @@ fn stamp(
     if !flow.client.has_timestamps {
         return true;
     }
+    let (is_stored, is_exposed) = (flow.is_stored(), flow.is_exposed());
     let (turn, states) = (&flow.turn, &mut flow.states);
     let mut state = match turn.phase {
         _ if flow.unprotected.is_some() => states.bare,
         Phase::Asked | Phase::Body if !turn.is_guarded => states.bare,
+        Phase::Body if is_stored => states.stored,
+        Phase::Body if is_exposed => states.bare,
         Phase::Body => states.body,
         Phase::Asked | Phase::Idle => states.agreed,
     };

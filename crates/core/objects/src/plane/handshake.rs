@@ -7,7 +7,7 @@ use wire::{Flags, FlowKey, SeqNumber};
 use super::packet::{ACK_OFFSET, Options, Packet, SEQ_OFFSET, Segment, find_options, write32};
 use super::{Counter, Life, Plane, Verdict};
 use crate::flow::{
-    Client, Flow, Mode, POOL_WINDOW_SCALE, Phase, Server, States, Turn, Unprotected,
+    Client, Flow, Mode, POOL_WINDOW_SCALE, Phase, Server, States, Storage, Turn, Unprotected,
 };
 use crate::isn::{self, Slot};
 use crate::key::PoolKey;
@@ -143,6 +143,7 @@ impl HalfOpen {
                 body: StateBits::of_wire(0),
                 agreed,
                 bare,
+                stored: StateBits::of_wire(0),
             },
             slot: self.slot,
             mode: if self.is_foreign {
@@ -151,6 +152,7 @@ impl HalfOpen {
                 Mode::Served
             },
             unprotected,
+            storage: Storage::default(),
             incarnation: self.life.incarnation,
             interface: 0,
         }

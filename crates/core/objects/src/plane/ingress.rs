@@ -29,10 +29,13 @@ use super::packet::{
 };
 use super::request::{last_ack, on_client_payload, on_repeated_request};
 use super::turned::make_ack;
-use super::{CopyKind, Counter, MARK_COUNT, MARK_SERVER_SPACE, Plane, Shared, Verdict, advance};
+use super::{
+    CopyKind, Counter, MARK_COUNT, MARK_SERVER_SPACE, Plane, Shared, StoreKind, Verdict, advance,
+};
 use crate::flow::{Flow, Mode, RELEASED_MAX};
+use crate::key::PoolKey;
 use crate::timestamp::index::Index;
-use crate::timestamp::{State, Timestamp};
+use crate::timestamp::{State, StateBits, Timestamp};
 
 /// Whether a member of this pool wrote an echo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,6 +134,11 @@ fn ingress_flow(
     note_client(flow, segment, &options);
     // Before anything leaves: the echo may be needed for the next index.
     let echo = translated_echo(flow, segment, &options, has_old_ack);
+    let is_stored = flow.is_stored();
+    let has_index = plane.shared.life.store == StoreKind::Indexed;
+    if is_stored && has_index && !has_old_ack && has_stored_echo(flow, segment, &options) {
+        flow.storage.released = flow.storage.stored;
+    }
     // The acknowledgement first: the next request may be in the same segment.
     let was_guarded = flow.turn.is_guarded;
     let end = segment.payload_end();
@@ -144,6 +152,10 @@ fn ingress_flow(
     if segment.payload_len > 0 && end.after(flow.client.nxt) {
         let payload = segment.payload(&packet.bytes);
         on_client_payload(&mut plane.shared, key, flow, segment, payload, now);
+        if flow.turn.request_start == segment.seq && flow.turn.is_guarded {
+            let shared = &mut plane.shared;
+            shared.copy_beginning(key, CopyKind::Request, packet, segment);
+        }
     } else if segment.payload_len > 0 && flow.turn.is_guarded && end.after(flow.turn.request_start)
     {
         on_repeated_request(&mut plane.shared, key, flow, now);
@@ -152,7 +164,9 @@ fn ingress_flow(
     if segment.payload_len > 0 || segment.seq == flow.client.nxt {
         advance(&mut flow.client.nxt, segment.seq + segment.sequence_len());
     }
-    if has_ended && was_guarded && flow.server.told.before(flow.server.received) {
+    // An idle client shall be told that nothing is under way: then no member needs the store for the client.
+    let is_news = is_stored || flow.server.told.before(flow.server.received);
+    if has_ended && was_guarded && is_news {
         make_ack(plane, packet, &key, segment, now);
     }
     let Some(flow) = plane.flows.get(&key) else {
@@ -214,6 +228,13 @@ fn translated_echo(
         return Some(0);
     }
     Some(flow.echoes.on_echo(Index::of_wire(echo), has_old_ack))
+}
+
+/// The client knows that the record of the response is in the store.
+fn has_stored_echo(flow: &Flow, segment: &Segment, options: &Options) -> bool {
+    let echo = options.tsecr(&segment.header);
+    flow.client.has_timestamps
+        && echo.is_some_and(|echo| StateBits::of_wire(echo) == flow.states.stored)
 }
 
 /// Numbers of the server's socket in the place of the numbers that the client sees. A client that knows of no
@@ -287,15 +308,23 @@ fn ingress_unknown(
 /// with some bytes released, the rest of that request.
 fn judge_echo(shared: &Shared, flow: &FlowKey, echo: u32, seq: SeqNumber) -> Echo {
     let state = Timestamp::from_wire(echo).state;
-    let State::Agreed { slot, options, .. } = state else {
-        let is_listed = matches!(state, State::Listed { .. });
-        return if is_listed { Echo::Forged } else { Echo::Weak };
+    let is_of = |key: &PoolKey| match state {
+        State::Agreed { slot, options, .. } => {
+            let at = |told| state.bits() == agreed_state(key, flow, slot, options, told);
+            (0..=1 + u32::from(RELEASED_MAX)).any(|back| at(seq + 1 - back))
+                || state.bits() == bare_state(key, flow, slot, options)
+        }
+        State::Stored {
+            slot,
+            options,
+            turn,
+            ..
+        } => state == State::stored(key, flow, slot, options, turn.into()),
+        State::First { .. } | State::Later { .. } => false,
     };
-    let is_of = |key| {
-        let at = |told| state.bits() == agreed_state(key, flow, slot, options, told);
-        (0..=1 + u32::from(RELEASED_MAX)).any(|back| at(seq + 1 - back))
-            || state.bits() == bare_state(key, flow, slot, options)
-    };
+    if matches!(state, State::First { .. } | State::Later { .. }) {
+        return Echo::Weak;
+    }
     let keys = shared.settings.keys.iter().take(2);
     if { keys }.any(is_of) {
         Echo::Known

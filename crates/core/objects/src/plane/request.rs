@@ -7,8 +7,10 @@ use http1::{BodyLength, Method, parse_request, parse_response};
 use wire::{FlowKey, SeqNumber};
 
 use super::packet::Segment;
-use super::{Event, LARGEST_WINDOW, Shared, advance};
-use crate::flow::{Client, Flow, Phase, RELEASE_STEP, RELEASED_MAX, Server, Turn, Unprotected};
+use super::{Event, LARGEST_WINDOW, Shared, StoreKind, advance};
+use crate::flow::{
+    Client, Flow, Phase, RELEASE_STEP, RELEASED_BEYOND, RELEASED_MAX, Server, Turn, Unprotected,
+};
 use crate::head::{RequestSummary, ResponseSummary};
 use crate::isn::Slot;
 use crate::key::PoolKey;
@@ -160,7 +162,7 @@ pub(super) fn on_repeated_request(
     flow: &mut Flow,
     now: Duration,
 ) {
-    if now.saturating_sub(flow.turn.asked_at) > shared.settings.withhold {
+    if !flow.is_stored() && now.saturating_sub(flow.turn.asked_at) > shared.settings.withhold {
         shared.lose_protection(key, flow, Unprotected::WithheldTooLong);
         return;
     }
@@ -213,12 +215,28 @@ pub(super) fn on_server_payload(
         _ if shared.settings.is_immutable => (FAR_LIMIT, Unprotected::LaterResponse),
         _ => (NEAR_LIMIT, Unprotected::LaterResponse),
     };
-    if turn.is_guarded && sent > limit {
-        read = read.and(Err(reason));
+    if turn.is_guarded && sent > limit && read.is_ok() {
+        read = on_limit(shared, flow, reason);
     }
     if let Err(reason) = read {
         shared.lose_protection(key, flow, reason);
     }
+}
+
+/// The response is further than its timestamps tell. An error: the rest is not protected.
+fn on_limit(shared: &Shared, flow: &mut Flow, reason: Unprotected) -> Result<(), Unprotected> {
+    let is_later = flow.turn.number > 0;
+    if !flow.is_stored() {
+        let has_store = shared.life.store != StoreKind::None;
+        if !has_store || !is_later || flow.turn.method != Method::Get {
+            return Err(reason);
+        }
+        flow.storage.exposed = flow.turn.number.wrapping_add(1);
+    }
+    if is_later && flow.turn.released < RELEASED_BEYOND {
+        flow.turn.released += RELEASE_STEP;
+    }
+    Ok(())
 }
 
 /// The head of a response. An error: why the rest of the response is not protected.

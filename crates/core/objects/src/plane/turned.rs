@@ -119,11 +119,9 @@ pub(super) fn self_ack(
     write32(&mut header, ACK_OFFSET, ack.0);
     header[DATA_OFFSET] = 0x80;
     header[FLAGS_OFFSET] = Flags::ACK.bits();
-    overwrite(
-        &mut header,
-        WINDOW_OFFSET,
-        &flow.client.window.to_be_bytes(),
-    );
+    let missing = flow.server.floor - flow.server.delta;
+    let window = flow.client.window_before(missing.0.wrapping_sub(ack.0));
+    overwrite(&mut header, WINDOW_OFFSET, &window.to_be_bytes());
     write_timestamps(&mut header, flow.client.tsval, server_tsval);
     let (from, to) = (segment.network.destination, segment.network.source);
     let sum = checksum::tcp_checksum(from, to, &header);

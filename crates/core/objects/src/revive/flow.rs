@@ -8,8 +8,9 @@ use wire::{Flags, FlowKey, SeqNumber};
 use super::{
     Action, Answer, ClientView, Connected, Position, Question, Rules, segments, segments::Received,
 };
-use crate::flow::{Client, Flow, Mode, POOL_WINDOW_SCALE, Phase, Server, States, Turn};
+use crate::flow::{Client, Flow, Mode, POOL_WINDOW_SCALE, Phase, Server, States, Storage, Turn};
 use crate::isn::{self, Slot};
+use crate::record::StoredTurn;
 use crate::timestamp::State;
 use crate::timestamp::index::{Departure, EchoTable};
 
@@ -67,7 +68,7 @@ fn base(
     let slot = match position {
         Position::Idle { slot, .. }
         | Position::Body {
-            state: State::First { slot, .. },
+            state: State::First { slot, .. } | State::Stored { slot, .. },
             ..
         } => *slot,
         // The echo of a later response does not tell the slot. Only the tags of the states below depend on the slot.
@@ -93,7 +94,7 @@ fn base(
             nxt: client.ack,
             delta: 0,
             floor: client.ack,
-            told: question.start + u32::from(question.released),
+            told: question.acknowledged(),
             received: question.end,
             window_edge: question.end + window,
             owes_ack: false,
@@ -122,10 +123,12 @@ fn base(
             body: agreed(agreed_tag),
             agreed: agreed(agreed_tag),
             bare: agreed(bare_tag),
+            stored: agreed(agreed_tag),
         },
         slot,
         mode: Mode::Served,
         unprotected: None,
+        storage: Storage::default(),
         incarnation: rules.incarnation,
         interface: client.interface,
     }
@@ -137,6 +140,7 @@ pub(super) struct Splice<'a> {
     pub rules: &'a Rules,
     pub key: &'a FlowKey,
     pub position: &'a Position,
+    pub stored: Option<&'a StoredTurn>,
     pub question: &'a Question,
     pub connected: &'a Connected,
     pub now: Duration,
@@ -159,6 +163,7 @@ impl Splice<'_> {
             rules,
             key,
             position,
+            stored,
             question,
             connected,
             now,
@@ -169,11 +174,15 @@ impl Splice<'_> {
         let before = u32::try_from(head_len.saturating_add(answer.discard) & u64::from(u32::MAX));
         let first_needed = connected.isn + 1 + before.unwrap_or(0);
         flow.server.delta = client.ack.0.wrapping_sub(first_needed.0);
+        let answer_of_record = stored.and_then(|turn| turn.answer.as_ref());
         let header_len = match state {
             State::First { header_len, .. } => u64::from(header_len),
-            _ => 0,
+            _ => answer_of_record.map_or(0, |answer| answer.header_len.into()),
         };
-        flow.turn.number = self.position.request_number().unwrap_or(0);
+        flow.turn.number = match stored {
+            Some(turn) => turn.number,
+            None => self.position.request_number().unwrap_or(0),
+        };
         flow.turn.response_start = start - u32::try_from(header_len).unwrap_or(0);
         flow.turn.response_len = Some(header_len + answer.part_len);
         flow.turn.acked = header_len + offset;
@@ -190,6 +199,14 @@ impl Splice<'_> {
         }
         flow.turn.phase = Phase::Body;
         flow.turn.is_guarded = true;
+        if stored.is_some() {
+            // The client knows that the record is in the store.
+            flow.states.stored = state.bits();
+            flow.storage.stored = flow.turn.number.wrapping_add(1);
+            if question.is_acknowledged {
+                flow.storage.released = flow.storage.stored;
+            }
+        }
         flow.states.body = state.bits();
         flow.states.newest = state.bits();
         let has_all_before = usize::try_from(head_len.saturating_add(answer.discard))
@@ -241,8 +258,12 @@ impl Splice<'_> {
         }
         // Bytes before the client's position are acknowledged in the client's name, as far as these have come.
         let known = first_needed.min_seq(received_end(received, self.connected));
+        let window = flow
+            .client
+            .window_before(first_needed.0.wrapping_sub(known.0));
         let (client, end) = (self.client, self.question.end);
-        let ack = segments::acknowledgement(key, client, end, known, self.connected.tsval);
+        let ack =
+            segments::acknowledgement(key, client, end, (known, window), self.connected.tsval);
         let mut actions = Vec::from([Action::Splice(Box::new(flow))]);
         actions.extend(ack.map(Action::ToServer));
         actions.extend(packets.into_iter().map(Action::ToClient));
@@ -265,8 +286,11 @@ impl Splice<'_> {
         flow.begin_index(self.connected.tsval);
         let told = segments::to_client(key, &flow, flow.server.nxt, Flags::ACK, &[]);
         let known = first_needed.min_seq(received_end(received, self.connected));
-        let tsval = self.connected.tsval;
-        let ack = segments::acknowledgement(key, client, self.question.end, known, tsval);
+        let window = flow
+            .client
+            .window_before(first_needed.0.wrapping_sub(known.0));
+        let (end, tsval) = (self.question.end, self.connected.tsval);
+        let ack = segments::acknowledgement(key, client, end, (known, window), tsval);
         let mut actions = Vec::from([Action::Splice(Box::new(flow))]);
         actions.extend(ack.map(Action::ToServer));
         actions.extend(told.map(Action::ToClient));

@@ -3,15 +3,17 @@
 use core::time::Duration;
 
 use http1::version::ObjectVersion;
-use wire::{FlowKey, SeqNumber};
+use wire::{FlowKey, Segment, SeqNumber};
 
 use super::Rules;
 use crate::flaws::Flaws;
+use crate::flow::RELEASED_MAX;
 use crate::head::version_hash;
 use crate::isn::{self, Slot};
 use crate::key::PoolKey;
+use crate::record::{Record, StoredTurn};
 use crate::timestamp::{
-    ClientOptions, FAR_POSITIONS, LaterPosition, NEAR_POSITIONS, State, version_word,
+    ClientOptions, FAR_POSITIONS, LaterPosition, NEAR_POSITIONS, STORED_TURNS, State, version_word,
 };
 
 /// Bytes behind the beginning of a later body up to which an acknowledgement tells the beginning; the rest of the range
@@ -56,8 +58,9 @@ pub enum Position {
 pub(crate) enum Fit {
     /// The request of the client's position.
     Asked,
-    /// The request behind that one, of which a segment behind a hole has acknowledged a part: its response was under
-    /// way, and the client may have bytes of that response.
+    /// The request behind that one, of which a part was acknowledged: its response was under way. A segment of that
+    /// response that was lost, or lies behind a hole, has brought no echo; or a later segment without payload has
+    /// brought the acknowledgement.
     Next,
     /// A later one: the client's timer brings the request of the position.
     Later,
@@ -75,9 +78,21 @@ pub enum PositionError {
     /// The client has a part of the response header.
     #[error("the client has a part of the response header")]
     HeaderPart,
-    /// The echo is of the catalogue.
-    #[error("the echo names an entry of a catalogue that this member does not have")]
-    Listed,
+    /// The response under way is in the store of the pool, and this member has no store.
+    #[error("the record of the response is in a store, and this member has none")]
+    NoStore,
+    /// Every store has answered, and none has the record.
+    #[error("no store has the record of the response")]
+    RecordMissing,
+    /// Not every store has answered, and no answer has the record.
+    #[error("the store with the record of the response does not answer")]
+    StoreLost,
+    /// The record is of another turn or another connection than the client's echo.
+    #[error("the record in the store is of another response than the client's echo")]
+    OtherRecord,
+    /// The client has sent more than the request of the record.
+    #[error("the client has sent another request behind the request of the response")]
+    NextRequest,
 }
 
 impl Position {
@@ -127,8 +142,113 @@ impl Position {
                 let offset = ack.0.wrapping_sub(base.0).wrapping_sub(distance) % positions;
                 Self::body(state, options, ack - offset, offset, limit)
             }
-            State::Listed { .. } => Err(PositionError::Listed),
+            State::Stored { .. } => Err(PositionError::NoStore),
         }
+    }
+
+    /// The position that the record of the connection tells with a client's segment. The record's turn is returned if
+    /// its response is under way, or if the client repeats an earlier request than the record's.
+    ///
+    /// # Errors
+    /// See [`PositionError`].
+    pub fn of_record<'r>(
+        state: State,
+        key: &PoolKey,
+        flow: &FlowKey,
+        segment: &Segment<'_>,
+        record: &'r Record,
+    ) -> Result<(Self, Option<&'r StoredTurn>), PositionError> {
+        let State::Stored {
+            slot,
+            options,
+            turn: number,
+            tag,
+        } = state
+        else {
+            return Err(PositionError::OtherRecord);
+        };
+        if State::stored_tag(key, flow, slot, options, number) != tag {
+            return Err(PositionError::OtherRecord);
+        }
+        let turn = record.turns.last().ok_or(PositionError::OtherRecord)?;
+        if record.slot != slot || !record.is_of(isn::initial(key, flow, slot), None) {
+            return Err(PositionError::OtherRecord);
+        }
+        // The next request begins at `start`.
+        let idle = |start| Self::Idle {
+            slot,
+            options,
+            is_first: false,
+            tag: State::agreed_tag(key, flow, slot, options, start),
+        };
+        let turns_behind = turn.number.wrapping_sub(number.into()) % STORED_TURNS;
+        // The client has echoed nothing of the response to the request of the record: the response before is whole, or
+        // the client would not have asked. With an earlier request the client does not know that this request
+        // has arrived, and asks the request of the record after that.
+        if turns_behind == 1 {
+            let is_earlier = segment.seq().before(turn.request_start);
+            let asked = is_earlier.then_some(turn);
+            return Ok((idle(turn.request_start), asked));
+        }
+        let answer = turn.answer.as_ref().filter(|_| turns_behind == 0);
+        let answer = answer.ok_or(PositionError::OtherRecord)?;
+        let acked = answer.offset(segment.ack());
+        let acked = acked.ok_or(PositionError::OtherRecord)?;
+        let end = turn.request_end();
+        let has_all = answer.response_len == Some(acked);
+        // A client with the whole response may have sent the next request, of which some bytes were acknowledged.
+        let seq_max = if has_all {
+            end + u32::from(RELEASED_MAX)
+        } else {
+            end
+        };
+        if has_all && segment.payload().is_empty() {
+            return Ok((idle(end), None));
+        }
+        if segment.seq().after(seq_max) {
+            return Err(PositionError::NextRequest);
+        }
+        if has_all && !segment.seq().before(end) {
+            return Ok((idle(end), None));
+        }
+        let offset = acked.checked_sub(answer.header_len.into());
+        let offset = offset.ok_or(PositionError::HeaderPart)?;
+        let body = Self::Body {
+            state,
+            options,
+            start: answer.start + answer.header_len,
+            offset,
+        };
+        Ok((body, Some(turn)))
+    }
+
+    /// The position of a client that repeats the request of the record, which begins at `start`.
+    ///
+    /// # Errors
+    /// See [`PositionError`].
+    pub fn of_repetition<'r>(
+        start: SeqNumber,
+        key: &PoolKey,
+        flow: &FlowKey,
+        ack: SeqNumber,
+        record: &'r Record,
+    ) -> Result<(Self, Option<&'r StoredTurn>), PositionError> {
+        let turn = record.turns.last().ok_or(PositionError::OtherRecord)?;
+        let is_of = record.is_of(isn::initial(key, flow, record.slot), None);
+        let answer = turn.answer.as_ref();
+        let answer = answer.filter(|_| is_of && turn.request_start == start);
+        let (answer, options) = answer
+            .zip(record.options.rounded())
+            .ok_or(PositionError::OtherRecord)?;
+        let acked = answer.offset(ack).ok_or(PositionError::OtherRecord)?;
+        let offset = acked.checked_sub(answer.header_len.into());
+        let body = Self::Body {
+            state: State::stored(key, flow, record.slot, options, turn.number),
+            options,
+            start: answer.start + answer.header_len,
+            offset: offset.ok_or(PositionError::HeaderPart)?,
+        };
+        Ok((body, Some(turn)))
     }
 
     const fn body(
@@ -213,6 +333,19 @@ impl Position {
         }
     }
 
+    /// The position of a client that waits for the response to the request behind: a part of that request was
+    /// acknowledged, so everything before was, and the response under way is over.
+    pub(crate) fn behind(&self, key: &PoolKey, flow: &FlowKey, start: SeqNumber) -> Self {
+        // The echo of a later response does not tell the slot; the tag is the only use.
+        let (slot, options) = (Slot::new(0), self.options());
+        Self::Idle {
+            slot,
+            options,
+            is_first: false,
+            tag: State::agreed_tag(key, flow, slot, options, start),
+        }
+    }
+
     /// Bytes of the body behind the client's position up to which the client's echo tells the position.
     pub(super) const fn tellable(&self) -> u64 {
         let Self::Body { state, offset, .. } = self else {
@@ -270,7 +403,7 @@ impl Position {
                 ..
             } => State::later_tag(&rules.key, flow, options, distance, word) == tag,
             State::Later { .. } => true,
-            State::Agreed { .. } | State::Listed { .. } => false,
+            State::Agreed { .. } | State::Stored { .. } => false,
         }
     }
 }

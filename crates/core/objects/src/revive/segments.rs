@@ -143,12 +143,12 @@ pub(super) fn request(
     emit(&spec, ChecksumMode::Partial)
 }
 
-/// The client's acknowledgement of the bytes of the server's socket before `ack`.
+/// The client's acknowledgement of the bytes of the server's socket before `ack`, with this window.
 pub(super) fn acknowledgement(
     key: FlowKey,
     client: &ClientView,
     end: SeqNumber,
-    ack: SeqNumber,
+    (ack, window): (SeqNumber, u16),
     tsval: u32,
 ) -> Option<Vec<u8>> {
     let options = timestamps(client.tsval, tsval);
@@ -158,7 +158,7 @@ pub(super) fn acknowledgement(
         seq: end,
         ack,
         flags: Flags::ACK,
-        window: client.window,
+        window,
         options: options.as_slice(),
         payload: &[],
     };

@@ -1,4 +1,5 @@
 mod exchange;
+mod records;
 
 use std::format;
 use std::string::String;
@@ -97,6 +98,29 @@ fn end_of_a_short_rest_comes_with_the_close_of_the_server() {
         assert!(segment.flags().contains(Flags::FIN));
     });
     assert_eq!(spliced(&actions).server.nxt, ack_at(10_001));
+}
+
+#[test]
+fn server_of_a_client_with_a_closed_window_sends_the_bytes_before_the_clients() {
+    for (first, missing_units) in [(2999, 1), (0, 24)] {
+        let (mut revival, actions) = repeat(REQUEST, ack_at(3000), first_echo(0));
+        asked(&mut revival, &actions);
+        let end = START + u32::try_from(REQUEST.len()).unwrap();
+        let stamps = (50, first_echo(0));
+        let full = packet_with_window(0, true, end, ack_at(3000), Flags::ACK, stamps, b"");
+        let none = seen(&full, |segment| revival.on_client(segment, NOW_SINCE_BOOT));
+        assert_eq!(none, Vec::new());
+        let head = match first {
+            0 => head(200, "\"a\"", 0),
+            first => head(206, "\"a\"", first),
+        };
+        let actions = answer(&mut revival, head.as_bytes(), Flags::NONE);
+        spliced(&actions);
+        seen(&to_server(&actions), |ack| {
+            let head_end = SERVER_ISN + 1 + u32::try_from(head.len()).unwrap();
+            assert_eq!((ack.ack(), ack.window()), (head_end, missing_units));
+        });
+    }
 }
 
 #[test]
@@ -272,59 +296,80 @@ fn request_of_which_the_beginning_was_acknowledged_is_completed() {
     }
 }
 
+/// A revival that begins with a client's segment that has a SACK block, from there to there behind its acknowledgement.
+fn begun_with_hole(
+    seq: SeqNumber,
+    ack: SeqNumber,
+    echo: u32,
+    payload: &[u8],
+    (left, right): (u32, u32),
+) -> Vec<Action> {
+    let block = SackBlock {
+        left: ack + left,
+        right: ack + right,
+    };
+    let mut options = OptionsBuffer::new();
+    for option in [
+        TcpOption::Timestamps { value: 50, echo },
+        TcpOption::Sack(SackBlocks::new(&[block]).unwrap()),
+    ] {
+        options.push(&option).unwrap();
+    }
+    let spec = SegmentSpec {
+        source: key().client(),
+        destination: key().server(),
+        seq,
+        ack,
+        flags: Flags::ACK,
+        window: 1000,
+        options: options.as_slice(),
+        payload,
+    };
+    let mut packet = Vec::new();
+    spec.emit(&mut packet, ChecksumMode::Full).unwrap();
+    seen(&packet, |segment| {
+        Revival::new(key(), rules(), segment, 2, NOW_SINCE_BOOT)
+    })
+    .unwrap()
+    .1
+}
+
 /// The next request was acknowledged in part by a segment behind a hole, so the echo is still of the response before.
 #[test]
-fn next_request_of_which_the_beginning_was_acknowledged_is_reset() {
+fn next_request_with_bytes_of_its_response_behind_a_hole_is_reset() {
     for released in [2, RELEASED_MAX] {
         let rest = &REQUEST.as_bytes()[usize::from(released)..];
         let seq = START + u32::from(released);
-        let (_, actions) = begin(rest, seq, ack_at(10_000), first_echo(0)).unwrap();
+        let actions = begun_with_hole(seq, ack_at(10_000), first_echo(0), rest, (1400, 2800));
         let expected = Reason::Position(PositionError::HeaderPart);
         assert_eq!(refusal(&actions), &expected, "{released}");
     }
 }
 
+/// A segment without payload has brought the acknowledgement.
+#[test]
+fn next_request_without_a_byte_of_its_response_is_asked() {
+    let rest = &REQUEST.as_bytes()[2..];
+    let ack = ack_at(10_000);
+    let (mut revival, actions) = begin(rest, START + 2, ack, first_echo(0)).unwrap();
+    let (request, actions) = asked(&mut revival, &actions);
+    assert_eq!(request, REQUEST);
+    let flow = spliced(&actions);
+    assert_eq!(SERVER_ISN + 1 + flow.server.delta, ack);
+    assert_eq!(
+        (flow.turn.phase, flow.server.told),
+        (Phase::Asked, START + 2)
+    );
+}
+
 /// Another server writes another header.
 #[test]
 fn idle_client_with_bytes_of_a_response_behind_a_hole_is_reset() {
-    let begun = |left: u32, right: u32| {
-        let ack = isn() + 1;
-        let block = SackBlock {
-            left: ack + left,
-            right: ack + right,
-        };
-        let mut options = OptionsBuffer::new();
-        for option in [
-            TcpOption::Timestamps {
-                value: 50,
-                echo: idle_echo(),
-            },
-            TcpOption::Sack(SackBlocks::new(&[block]).unwrap()),
-        ] {
-            options.push(&option).unwrap();
-        }
-        let spec = SegmentSpec {
-            source: key().client(),
-            destination: key().server(),
-            seq: START,
-            ack,
-            flags: Flags::ACK,
-            window: 1000,
-            options: options.as_slice(),
-            payload: REQUEST.as_bytes(),
-        };
-        let mut packet = Vec::new();
-        spec.emit(&mut packet, ChecksumMode::Full).unwrap();
-        seen(&packet, |segment| {
-            Revival::new(key(), rules(), segment, 2, NOW_SINCE_BOOT)
-        })
-        .unwrap()
-        .1
-    };
+    let begun = |block| begun_with_hole(START, isn() + 1, idle_echo(), REQUEST.as_bytes(), block);
     let expected = Reason::Position(PositionError::HeaderPart);
-    assert_eq!(refusal(&begun(1400, 2800)), &expected);
+    assert_eq!(refusal(&begun((1400, 2800))), &expected);
     // A duplicate, RFC 2883.
-    to_server(&begun(0_u32.wrapping_sub(100), 0));
+    to_server(&begun((0_u32.wrapping_sub(100), 0)));
 }
 
 #[test]

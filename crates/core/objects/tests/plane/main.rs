@@ -5,7 +5,8 @@
 //!
 //! - the byte at a sequence number never changes, and the client gets each object whole, or is reset: if the first
 //!   segment of a response was lost, and a later one was not;
-//! - a guarded request is never acknowledged before the client has the response;
+//! - a guarded request is never acknowledged before the client has the response, or has echoed that the request is in
+//!   the store;
 //! - the client's TCP refuses no segment of ours by PAWS (RFC 7323, 5) but a segment that another one has overtaken;
 //! - each echo that the server's TCP gets is a timestamp that this TCP has sent.
 
@@ -39,12 +40,31 @@ fn scenario() -> impl Strategy<Value = Scenario> {
                 delay_ticks: delay,
                 v6,
                 client_asks_at_once: eager,
+                store: None,
+                has_index: true,
             },
         )
 }
 
+/// With a store: later responses may be long, too.
+fn scenario_with_a_store() -> impl Strategy<Value = Scenario> {
+    let lengths = prop::collection::vec(prop_oneof![1_usize..3, 1_usize..150_000], 1..4);
+    let store = (0_u64..30, any::<bool>());
+    (scenario(), lengths, store).prop_map(|(scenario, lengths, (delay, has_index))| Scenario {
+        lengths,
+        store: Some(delay),
+        has_index,
+        ..scenario
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn downloads_with_a_store_survive_any_deaths(scenario in scenario_with_a_store()) {
+        Pool::new(&scenario).run();
+    }
+
     #[test]
     fn downloads_survive_any_deaths(scenario in scenario()) {
         Pool::new(&scenario).run();
@@ -61,6 +81,8 @@ fn download_without_deaths_is_whole() {
         delay_ticks: 5,
         v6: false,
         client_asks_at_once: true,
+        store: None,
+        has_index: true,
     };
     let pool = Pool::new(&scenario).run();
     assert_eq!(pool.revived, 0);
@@ -79,6 +101,8 @@ fn next_requests_survive_a_death_at_any_tick() {
             delay_ticks: 1 + seed % 4,
             v6: false,
             client_asks_at_once: true,
+            store: None,
+            has_index: true,
         };
         Pool::new(&scenario).run();
     }
@@ -98,9 +122,90 @@ fn downloads_survive_a_death_at_any_tick() {
                 delay_ticks: 8,
                 v6: true,
                 client_asks_at_once: false,
+                store: None,
+                has_index: true,
             };
             revived += Pool::new(&scenario).run().revived;
         }
     }
     assert!(revived > 100, "{revived} revivals");
+}
+
+/// The same with a store.
+#[test]
+fn stored_downloads_survive_a_death_at_any_tick() {
+    let (mut revived, mut reset) = (0, 0);
+    for tick in 1..400 {
+        for death in [Death::Host, Death::Server] {
+            let scenario = Scenario {
+                seed: 1,
+                lengths: vec![60_000, 120_000],
+                deaths: vec![(tick, death), (tick + 700, death)],
+                loss_percent: 0,
+                delay_ticks: 8,
+                v6: false,
+                client_asks_at_once: false,
+                store: Some(3),
+                has_index: true,
+            };
+            let pool = Pool::new(&scenario).run();
+            revived += pool.revived_by_record;
+            reset += u32::from(pool.is_reset);
+        }
+    }
+    assert!(revived > 150, "{revived} revivals");
+    assert!(reset < 20, "{reset} resets");
+}
+
+/// A segment that was overtaken fills the hole behind which the rest of a later response has come: the client's echo is
+/// older than the client's acknowledgement.
+#[test]
+fn echo_older_than_its_acknowledgement_mixes_no_bytes() {
+    let scenario = Scenario {
+        seed: 10_751_442_977_736_454_760,
+        lengths: vec![1, 32_768],
+        deaths: vec![(446, Death::Host), (232, Death::Host), (45, Death::Host)],
+        loss_percent: 3,
+        delay_ticks: 8,
+        v6: false,
+        client_asks_at_once: false,
+        store: Some(0),
+        has_index: true,
+    };
+    Pool::new(&scenario).run();
+}
+
+/// The segment of a later response is lost, and the acknowledgement of a part of its request arrives in a segment
+/// without payload.
+#[test]
+fn acknowledged_part_of_a_request_without_its_response_costs_no_connection() {
+    let scenario = Scenario {
+        seed: 4_897_862_901_772_209_221,
+        lengths: vec![1, 1, 1],
+        deaths: vec![(359, Death::Host)],
+        loss_percent: 7,
+        delay_ticks: 32,
+        v6: false,
+        client_asks_at_once: true,
+        store: None,
+        has_index: true,
+    };
+    Pool::new(&scenario).run();
+}
+
+/// The client has not heard that its first request has arrived, and the record is of the next.
+#[test]
+fn record_of_the_next_request_tells_that_the_response_before_is_whole() {
+    let scenario = Scenario {
+        seed: 5_908_339_642_810_441_460,
+        lengths: vec![109_793, 1, 906],
+        deaths: vec![(192, Death::Host), (2321, Death::Server)],
+        loss_percent: 18,
+        delay_ticks: 22,
+        v6: true,
+        client_asks_at_once: true,
+        store: Some(14),
+        has_index: true,
+    };
+    Pool::new(&scenario).run();
 }

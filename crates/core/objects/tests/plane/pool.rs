@@ -1,14 +1,21 @@
 //! The members, the network, and user space of each member.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::time::Duration;
 
 use http1::version::VersionCheck;
 use objects::{
-    PoolKey,
+    PoolKey, call,
+    flow::{Flow, Mode},
     judge::JudgeRules,
-    plane::{CopyKind, MARK_SERVER_SPACE, Packet, Plane, SegmentCopy, Settings, Verdict},
+    plane::{
+        CopyKind, MARK_SERVER_SPACE, Packet, Plane, SegmentCopy, Settings, StoreKind, Verdict,
+    },
+    record::Record,
     revive::{Action, PositionError, Reason, Revival, Rules, WITHHOLD_MAX},
+    timestamp::State,
+    turns::{Turns, Writer},
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
 use wire::{ChecksumMode, FlowKey, IpPacket, Segment};
@@ -46,6 +53,20 @@ pub(crate) struct Scenario {
     pub(crate) v6: bool,
     /// The client does not wait for the acknowledgement of the request before.
     pub(crate) client_asks_at_once: bool,
+    /// The longest delay of a store, if the pool has a store.
+    pub(crate) store: Option<u64>,
+    /// The store lists records: clients are called, and keep no request.
+    pub(crate) has_index: bool,
+}
+
+impl Scenario {
+    const fn store_kind(&self) -> StoreKind {
+        match self.store {
+            None => StoreKind::None,
+            Some(_) if self.has_index => StoreKind::Indexed,
+            Some(_) => StoreKind::Unindexed,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,12 +75,24 @@ enum Receiver {
     Pool,
 }
 
+/// The store, with one record at most: a scenario has one connection.
+#[derive(Default)]
+struct Store {
+    record: Option<Record>,
+    /// Records on the way, with the time of writing, and of the confirmation.
+    writes: Vec<(u64, u64, Record)>,
+    call_at: u64,
+    generation: u32,
+    pub(crate) count: u32,
+}
+
 struct Member {
     plane: Plane,
     server: Option<Server>,
     restart_at: u64,
     incarnation: u32,
     revival: Option<Revival>,
+    turns: Turns,
 }
 
 pub(crate) struct Pool {
@@ -69,9 +102,12 @@ pub(crate) struct Pool {
     now: u64,
     client: Client,
     member: Member,
+    store: Store,
     network: BTreeMap<(u64, u64), (Receiver, Vec<u8>)>,
     serial: u64,
     pub(crate) revived: u32,
+    /// Of these, with a record of the store.
+    pub(crate) revived_by_record: u32,
     /// The client was reset, with good reason.
     pub(crate) is_reset: bool,
 }
@@ -86,8 +122,7 @@ impl Pool {
     pub(crate) fn new(scenario: &Scenario) -> Self {
         let mut rng = StdRng::seed_from_u64(scenario.seed);
         let key = flow_key(scenario.v6);
-        let at_once = scenario.client_asks_at_once;
-        let client = Client::new(key, rng.random(), &scenario.lengths, at_once);
+        let client = Client::new(key, rng.random(), scenario);
         let mut pool = Self {
             scenario: scenario.clone(),
             key,
@@ -99,13 +134,17 @@ impl Pool {
                 restart_at: 0,
                 incarnation: 1,
                 revival: None,
+                turns: Turns::default(),
             },
+            store: Store::default(),
             network: BTreeMap::new(),
             serial: 0,
             revived: 0,
+            revived_by_record: 0,
             is_reset: false,
             rng,
         };
+        pool.member.plane.set_store(scenario.store_kind());
         pool.start_server();
         pool
     }
@@ -149,6 +188,9 @@ impl Pool {
                 Death::Host => {
                     self.member.plane = plane(self.key);
                     self.member.plane.set_quiescence(LEASE_MAX);
+                    self.member.plane.set_store(self.scenario.store_kind());
+                    self.store.call_at = now + RESTART_TICKS;
+                    self.forget_confirmations();
                     self.member.server = None;
                     self.member.restart_at = now + RESTART_TICKS;
                     self.member.revival = None;
@@ -156,6 +198,7 @@ impl Pool {
                 Death::Server => {
                     self.member.plane.gate();
                     self.member.incarnation += 1;
+                    self.store.call_at = now + RESTART_TICKS;
                     self.member.server = None;
                     self.member.restart_at = now + RESTART_TICKS;
                     if self.member.revival.take().is_some() {
@@ -244,8 +287,89 @@ impl Pool {
         }
     }
 
+    /// The host is dead: a record on its way may be written, and nobody hears of it.
+    fn forget_confirmations(&mut self) {
+        self.member.turns.clear();
+        for (_, confirmed_at, _) in &mut self.store.writes {
+            *confirmed_at = u64::MAX;
+        }
+    }
+
+    /// What the crate `member` does with the store.
+    fn keep_records(&mut self) {
+        let Some(delay) = self.scenario.store else {
+            return;
+        };
+        let now = self.time();
+        while let Some(copy) = self.member.plane.take_beginning() {
+            let packet = IpPacket::parse_captured(&copy.packet, copy.packet_len).expect("one");
+            let segment = Segment::of(&packet).expect("a segment");
+            match copy.kind {
+                CopyKind::Request => {
+                    let due = now + Duration::from_millis(5);
+                    self.member.turns.on_request(copy.key, &segment, due);
+                }
+                _ => self.member.turns.on_response(copy.key, &segment, now),
+            }
+        }
+        self.store.generation += 1;
+        let writer = Writer {
+            owner: 1,
+            generation: self.store.generation,
+        };
+        let plane = &self.member.plane;
+        let flow = |key| Ok::<_, Infallible>(plane.flow(&key).cloned());
+        let Ok(records) = self.member.turns.take_due(now, writer, flow);
+        for (_, record) in records {
+            self.write(record, delay);
+        }
+        self.confirm();
+        let calls = self.scenario.has_index && self.member.server.is_some();
+        if calls && self.now >= self.store.call_at {
+            self.store.call_at = self.now + 500;
+            let key = self.key;
+            let serves = |flow: &Flow| {
+                flow.mode == Mode::Served && flow.incarnation == self.member.incarnation
+            };
+            let is_served = self.member.plane.flow(&key).is_some_and(serves);
+            let record = self.store.record.as_ref().filter(|_| !is_served);
+            let packet = record.and_then(|record| call::packet(key, &POOL_KEY, record));
+            self.send(Receiver::Client, packet.into_iter().collect());
+        }
+    }
+
+    fn write(&mut self, record: Record, delay: u64) {
+        self.store.count += 1;
+        let written = self.now + self.rng.random_range(0..=delay);
+        let confirmed = written + self.rng.random_range(0..=delay);
+        self.store.writes.push((written, confirmed, record));
+    }
+
+    fn confirm(&mut self) {
+        let (now, key) = (self.now, self.key);
+        for (written, confirmed, record) in &self.store.writes {
+            let newest = self.store.record.as_ref().map_or(0, |it| it.generation);
+            if *written <= now && record.generation > newest {
+                self.store.record = Some(record.clone());
+            }
+            if *confirmed <= now {
+                let turn = &record.turns[0];
+                let options = record.options.rounded().expect("timestamps");
+                let state = State::stored(&POOL_KEY, &key, record.slot, options, turn.number);
+                let (number, start) = (turn.number, turn.request_start);
+                self.member
+                    .plane
+                    .set_stored(&key, number, start, state.bits());
+            }
+        }
+        self.store.writes.retain(|(written, confirmed, _)| {
+            now < *confirmed && (now < *written || *confirmed < u64::MAX)
+        });
+    }
+
     /// What the crate `member` does.
     fn user_space(&mut self) {
+        self.keep_records();
         while let Some(copy) = self.member.plane.take_copy() {
             self.take(&copy);
         }
@@ -266,7 +390,12 @@ impl Pool {
             (Some(revival), CopyKind::Parked) => revival.on_server(&segment, now),
             (Some(revival), _) => revival.on_client(&segment, now),
             (None, CopyKind::Parked) => return,
-            (None, _) if segment.payload().is_empty() => return,
+            (None, _)
+                if segment.payload().is_empty()
+                    && !(self.scenario.has_index && Revival::needs_record(&segment)) =>
+            {
+                return;
+            }
             (None, kind) => {
                 let rules = Rules {
                     key: POOL_KEY,
@@ -279,8 +408,17 @@ impl Pool {
                     withhold: WITHHOLD_MAX,
                     settled_at: Duration::ZERO,
                 };
-                let begun = Revival::new(self.key, rules, &segment, copy.interface, now);
-                let (revival, actions) = begun.expect("the client holds all that is needed");
+                let record = self.store.record.as_ref();
+                let record = record.ok_or(match self.scenario.store {
+                    Some(_) => PositionError::RecordMissing,
+                    None => PositionError::NoStore,
+                });
+                let begun =
+                    Revival::with_record(self.key, rules, (&segment, copy.interface), record, now);
+                let (revival, actions) = match begun {
+                    Ok(begun) => begun,
+                    Err(rejected) => return self.reject(&rejected.reason),
+                };
                 let is_known = kind == CopyKind::Client;
                 let placeholder = revival.placeholder();
                 if !self
@@ -297,12 +435,32 @@ impl Pool {
         self.perform(actions);
     }
 
+    fn reject(&mut self, reason: &Reason) {
+        match reason {
+            Reason::Idle => {}
+            // The response was further than its timestamps told, and the store had not answered.
+            Reason::Position(
+                PositionError::Unprotected
+                | PositionError::RecordMissing
+                | PositionError::OtherRecord,
+            ) if self.scenario.store.is_some() && !self.client.knows_of_any_record() => {
+                self.is_reset = true;
+            }
+            Reason::Position(PositionError::HeaderPart) => {
+                assert!(self.client.has_bytes_behind_hole() || self.scenario.store.is_some());
+                self.is_reset = true;
+            }
+            reason => panic!("the client holds all that is needed: {reason}"),
+        }
+    }
+
     fn perform(&mut self, actions: Vec<Action>) {
         for action in actions {
             match action {
                 Action::ToServer(packet) => self.reach_server(&packet),
                 Action::Splice(flow) => {
                     self.revived += 1;
+                    self.revived_by_record += u32::from(flow.is_stored());
                     self.member.plane.write_flow(self.key, *flow, true);
                 }
                 Action::ToClient(packet) => self.send(Receiver::Client, vec![packet]),

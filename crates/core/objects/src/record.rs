@@ -1,0 +1,187 @@
+//! Records of connections: a member writes a record into the store of the pool, and another member goes on with the
+//! connection without the client's echo (TRODS 4.1).
+//!
+//! | bytes of a sealed record | |
+//! |---|---|
+//! | 0 | version of the format |
+//! | 1..25 | nonce |
+//! | 25.. | [`Record`], encrypted, and a tag of 16 bytes |
+//!
+//! The operator of the store can delete a record, and can put an older record of the same connection in its place. The
+//! operator can neither read nor forge a record, nor move a record to another connection: the name of the record
+//! ([`StoreKey`]) is authenticated, too. The cipher is XChaCha20-Poly1305: random nonces of 24 bytes do not repeat,
+//! however many records a pool writes.
+//!
+//! A record of an earlier connection with the same addresses is harmless: the numbers of both sides are in the record,
+//! and [`Record::is_of`] compares the numbers.
+
+mod name;
+mod parts;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod properties;
+mod seal;
+
+use alloc::vec::Vec;
+
+use http1::version::ObjectVersion;
+use serde::{Deserialize, Serialize};
+use wire::SeqNumber;
+
+pub use self::name::{HashName, MemberHash, StoreKey};
+pub use self::seal::{NONCE_LEN, RecordError, RecordKey, SEALED_LEN_MAX};
+use crate::isn::Slot;
+use crate::timestamp::ClientOptions;
+
+/// Most turns of a record: a client has at most this many requests under way.
+pub const TURNS_MAX: usize = 16;
+/// Longest request of a record, bytes.
+pub const REQUEST_LEN_MAX: usize = 8 << 10;
+/// Largest shift of a window (RFC 7323, 2.3).
+const WINDOW_SCALE_MAX: u8 = 14;
+
+/// The state of a connection, as far as another member needs the state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Grows with each record of the connection, also from member to member.
+    pub generation: u32,
+    /// Membership of the member that wrote the record.
+    pub owner: u64,
+    /// The client's initial sequence number.
+    pub client_isn: SeqNumber,
+    /// The server's initial sequence number, as the client sees the number.
+    pub server_isn: SeqNumber,
+    /// When the connection began.
+    #[serde(with = "parts::slot")]
+    pub slot: Slot,
+    /// Options of the client's SYN.
+    pub options: StoredOptions,
+    /// The turns that are not complete, or the last turn: oldest first, at most [`TURNS_MAX`].
+    pub turns: Vec<StoredTurn>,
+}
+
+/// The options that client and server have agreed on: exact, other than [`crate::timestamp::ClientOptions`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredOptions {
+    /// Shift of the client's window. `None`: neither side scales its window.
+    pub window_scale: Option<u8>,
+    /// The client's maximum segment size, bytes.
+    pub segment_size: u16,
+    /// Both sides take selective acknowledgements.
+    pub has_sack: bool,
+    /// Both sides use timestamps.
+    pub has_timestamps: bool,
+}
+
+/// A request, and the response as far as it has begun.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredTurn {
+    /// Number of the turn on the connection, from 0.
+    pub number: u32,
+    /// First byte of the request.
+    pub request_start: SeqNumber,
+    /// The request as the client sent it, at most [`REQUEST_LEN_MAX`] bytes.
+    pub request: Vec<u8>,
+    /// The client asked for a part.
+    pub has_range: bool,
+    /// `None`: no byte of the response has left.
+    pub answer: Option<StoredAnswer>,
+}
+
+/// A response that has begun.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredAnswer {
+    /// First byte of the response, as the client sees the number.
+    pub start: SeqNumber,
+    /// Length of the head, bytes.
+    pub header_len: u32,
+    /// Bytes of head and body. `None`: the response ends with the connection.
+    pub response_len: Option<u64>,
+    /// First byte of the object that the response has.
+    pub first_byte: u64,
+    /// Bytes of the response that the client had acknowledged when the record was written: a later acknowledgement
+    /// counts from here, so a response may be longer than the sequence space. The record is written anew before the
+    /// client has 2 GiB more.
+    pub acked: u64,
+    /// Version of the object.
+    #[serde(with = "parts::VersionParts")]
+    pub version: ObjectVersion,
+}
+
+impl Record {
+    /// Whether the record is of the connection with these initial sequence numbers, and not of an earlier connection
+    /// with the same addresses. A member knows the server's number ([`crate::isn`]), and the client's number from a SYN
+    /// only.
+    #[must_use]
+    pub fn is_of(&self, server_isn: SeqNumber, client_isn: Option<SeqNumber>) -> bool {
+        self.server_isn == server_isn && client_isn.is_none_or(|isn| isn == self.client_isn)
+    }
+
+    /// The newest turn whose response has begun at or before the client's acknowledgement, and the bytes of that
+    /// response that the client has. `None`: the acknowledgement is within no response of the record, and the client's
+    /// position is unknown.
+    #[must_use]
+    pub fn response_at(&self, ack: SeqNumber) -> Option<(&StoredTurn, u64)> {
+        let mut newest_first = self.turns.iter().rev();
+        newest_first.find_map(|turn| Some((turn, turn.answer.as_ref()?.offset(ack)?)))
+    }
+
+    /// Limits of the format, and of TCP.
+    fn is_valid(&self) -> bool {
+        let are_short = |turn: &StoredTurn| turn.request.len() <= REQUEST_LEN_MAX;
+        self.turns.len() <= TURNS_MAX
+            && self.turns.iter().all(are_short)
+            && self
+                .options
+                .window_scale
+                .is_none_or(|scale| scale <= WINDOW_SCALE_MAX)
+            && self
+                .turns
+                .iter()
+                .filter_map(|turn| turn.answer.as_ref())
+                .all(StoredAnswer::is_valid)
+    }
+}
+
+impl StoredOptions {
+    /// As a timestamp has the options. `None`: a client without timestamps, or with short segments.
+    #[must_use]
+    pub fn rounded(&self) -> Option<ClientOptions> {
+        let scale = self.window_scale.unwrap_or(0);
+        let rounded = ClientOptions::new(scale, self.segment_size)?;
+        (self.has_timestamps && self.has_sack).then_some(rounded)
+    }
+}
+
+impl StoredTurn {
+    /// Number behind the request.
+    #[must_use]
+    pub fn request_end(&self) -> SeqNumber {
+        self.request_start + u32::try_from(self.request.len()).unwrap_or(0)
+    }
+}
+
+impl StoredAnswer {
+    /// Bytes of the response that a client with this acknowledgement has. `None`: the acknowledgement is before the
+    /// response or behind it.
+    #[must_use]
+    pub fn offset(&self, ack: SeqNumber) -> Option<u64> {
+        let [a, b, c, d, ..] = self.acked.to_le_bytes();
+        let reference = self.start + u32::from_le_bytes([a, b, c, d]);
+        let offset = match (ack.distance_from(reference), reference.distance_from(ack)) {
+            (Some(more), _) => self.acked.checked_add(more.into())?,
+            (None, Some(less)) => self.acked.checked_sub(less.into())?,
+            (None, None) => return None,
+        };
+        self.response_len
+            .is_none_or(|len| offset <= len)
+            .then_some(offset)
+    }
+
+    fn is_valid(&self) -> bool {
+        let len = self.response_len.unwrap_or(u64::MAX);
+        u64::from(self.header_len) <= len && self.acked <= len
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,240 @@
+//! The turns that a member writes to the store: one record for each response that is not over after a while.
+//!
+//! | copy | |
+//! |---|---|
+//! | of a request | the turn begins; a turn before is over |
+//! | of the head of a response | the turn can be written |
+//!
+//! A turn is written at the end of the delay, if the flow is still in that turn. A long response is written at once if
+//! the connection had a response before: the timestamps of such a response tell few bytes.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use http1::range::ContentRange;
+use http1::version::ObjectVersion;
+use http1::{BodyLength, ResponseHead, parse_request, parse_response};
+use wire::{FlowKey, Segment, SeqNumber};
+
+use crate::flow::{Flow, Mode, Phase};
+use crate::record::{REQUEST_LEN_MAX, Record, StoredAnswer, StoredOptions, StoredTurn};
+
+/// Most turns at a time. A turn beyond is not written: the client holds the request.
+const TURNS_MAX: usize = 65_536;
+/// Bytes of a response that the timestamps of a later response tell.
+const LATER_LIMIT: u64 = 24 << 10;
+/// Time after which a turn without a response is looked at, and again.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+
+/// The turns that may have to be written.
+#[derive(Debug, Clone, Default)]
+pub struct Turns {
+    turns: BTreeMap<FlowKey, Exchange>,
+}
+
+#[derive(Debug, Clone)]
+struct Exchange {
+    request: Vec<u8>,
+    request_start: SeqNumber,
+    response: Option<Response>,
+    due: Duration,
+}
+
+/// The first segment of a response.
+#[derive(Debug, Clone)]
+struct Response {
+    /// Number of the server's socket.
+    seq: SeqNumber,
+    bytes: Vec<u8>,
+}
+
+/// The member that writes a record, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Writer {
+    /// The membership.
+    pub owner: u64,
+    /// See [`Record::generation`].
+    pub generation: u32,
+}
+
+/// Result of a look at a turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Look {
+    /// The turn is over, or cannot be written.
+    Over,
+    /// The response has not begun, or the delay is not over.
+    Waits,
+    Write(Record),
+}
+
+impl Turns {
+    /// A segment that begins a turn: it is written after `delay`.
+    pub fn on_request(&mut self, key: FlowKey, segment: &Segment<'_>, due: Duration) {
+        self.turns.remove(&key);
+        let is_whole = segment.payload().len() == segment.payload_len();
+        if !is_whole || self.turns.len() >= TURNS_MAX {
+            return;
+        }
+        let turn = Exchange {
+            request: segment.payload().to_vec(),
+            request_start: segment.seq(),
+            response: None,
+            due,
+        };
+        self.turns.insert(key, turn);
+    }
+
+    /// The segment of the server that begins a response, in the numbers of the server's socket.
+    pub fn on_response(&mut self, key: FlowKey, segment: &Segment<'_>, now: Duration) {
+        let Some(turn) = self.turns.get_mut(&key) else {
+            return;
+        };
+        turn.response = Some(Response {
+            seq: segment.seq(),
+            bytes: segment.payload().to_vec(),
+        });
+        if turn.is_long() {
+            turn.due = turn.due.min(now);
+        }
+    }
+
+    /// When [`Turns::take_due`] has something to do.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Duration> {
+        self.turns.values().map(|turn| turn.due).min()
+    }
+
+    /// Whether no turn is under way.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.turns.is_empty()
+    }
+
+    /// The records that are due. `flow`: the connection, if the connection is there; `delay`: of a turn from its
+    /// request on.
+    pub fn take_due<E>(
+        &mut self,
+        now: Duration,
+        writer: Writer,
+        mut flow: impl FnMut(FlowKey) -> Result<Option<Flow>, E>,
+    ) -> Result<Vec<(FlowKey, Record)>, E> {
+        let due = self.turns.iter().filter(|(_, turn)| turn.due <= now);
+        let due: Vec<FlowKey> = due.map(|(key, _)| *key).collect();
+        let mut records = Vec::new();
+        for key in due {
+            let flow = flow(key)?;
+            let Some(turn) = self.turns.get_mut(&key) else {
+                continue;
+            };
+            match turn.look(flow.as_ref(), writer) {
+                Look::Waits => turn.due = now + LOOK_PERIOD,
+                Look::Over => drop(self.turns.remove(&key)),
+                Look::Write(record) => {
+                    self.turns.remove(&key);
+                    records.push((key, record));
+                }
+            }
+        }
+        Ok(records)
+    }
+
+    /// Forgets all turns.
+    pub fn clear(&mut self) {
+        self.turns.clear();
+    }
+}
+
+impl Exchange {
+    /// Of a later response the timestamps tell few bytes.
+    fn is_long(&self) -> bool {
+        let head = self.response_head();
+        head.is_some_and(|head| match head.body {
+            BodyLength::Bytes(len) => len > LATER_LIMIT,
+            BodyLength::Chunked | BodyLength::UntilClose => true,
+        })
+    }
+
+    fn response_head(&self) -> Option<ResponseHead<'_>> {
+        let method = parse_request(&self.request).ok()??.method;
+        parse_response(&self.response.as_ref()?.bytes, method).ok()?
+    }
+
+    fn look(&self, flow: Option<&Flow>, writer: Writer) -> Look {
+        let is_of = |flow: &&Flow| {
+            flow.mode == Mode::Served
+                && flow.unprotected.is_none()
+                && flow.turn.is_guarded
+                && flow.turn.request_start == self.request_start
+                && !flow.is_stored()
+        };
+        let Some(flow) = flow.filter(is_of) else {
+            return Look::Over;
+        };
+        match flow.turn.phase {
+            Phase::Idle => Look::Over,
+            Phase::Asked => Look::Waits,
+            Phase::Body => match self.record(flow, writer) {
+                Some(record) => Look::Write(record),
+                // The copy of the response is on its way, or found no room.
+                None if self.response.is_none() => Look::Waits,
+                None => Look::Over,
+            },
+        }
+    }
+
+    fn record(&self, flow: &Flow, writer: Writer) -> Option<Record> {
+        let (turn, client) = (&flow.turn, &flow.client);
+        let response = self.response.as_ref()?;
+        let is_of = response.seq + flow.server.delta == turn.response_start;
+        let request_len = parse_request(&self.request).ok()??.len;
+        if !is_of || request_len != self.request.len() || request_len > REQUEST_LEN_MAX {
+            return None;
+        }
+        let answer = self.answer(turn.response_start)?;
+        let stored = StoredTurn {
+            number: turn.number,
+            request_start: self.request_start,
+            request: self.request.clone(),
+            has_range: turn.has_range,
+            answer: Some(answer),
+        };
+        Some(Record {
+            generation: writer.generation,
+            owner: writer.owner,
+            client_isn: client.isn,
+            server_isn: flow.server.isn,
+            slot: flow.slot,
+            options: StoredOptions {
+                window_scale: Some(client.options.window_scale()),
+                segment_size: client.options.segment_size(),
+                has_sack: true,
+                has_timestamps: true,
+            },
+            turns: Vec::from([stored]),
+        })
+    }
+
+    fn answer(&self, start: SeqNumber) -> Option<StoredAnswer> {
+        let head = self.response_head()?;
+        let header_len = u32::try_from(head.len).ok()?;
+        let range = head.fields.value("content-range").ok()?;
+        let first_byte = match range.map(ContentRange::parse) {
+            Some(Ok(ContentRange::Part { range, .. })) => range.first(),
+            Some(_) => return None,
+            None => 0,
+        };
+        Some(StoredAnswer {
+            start,
+            header_len,
+            response_len: match head.body {
+                BodyLength::Bytes(len) => Some(u64::from(header_len) + len),
+                BodyLength::UntilClose => None,
+                BodyLength::Chunked => return None,
+            },
+            first_byte,
+            acked: 0,
+            version: ObjectVersion::of(&head).ok()?,
+        })
+    }
+}
