@@ -7,6 +7,7 @@
 mod logs;
 mod messages;
 mod pool;
+mod store;
 
 use std::{fs, path::Path};
 
@@ -16,6 +17,7 @@ use messages::{
     strangers, with_size,
 };
 use pool::pool_messages;
+use store::{records, store_replies};
 
 fn main() {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds");
@@ -66,6 +68,8 @@ fn main() {
     keep("damaged_log", damaged_logs(&log));
     keep("key_file", key_files());
     keep("program", programs());
+    keep("record", records());
+    keep("store_replies", store_replies());
 }
 
 fn manifest(files: &[(&str, &[u8])]) -> String {
