@@ -5,11 +5,13 @@
 //! | `fence` | the lease, from another thread |
 //! | `flows` | connections, in both forms |
 //! | `rings` | events, and copies of segments |
+//! | `turns` | turns whose records are in the store |
 
 mod abi;
 mod fence;
 mod flows;
 mod rings;
+mod turns;
 
 use std::{
     collections::BTreeSet,

@@ -45,7 +45,15 @@ struct member {
 	__u8 version_check; /* enum version_check */
 	__u8 is_immutable;  /* the operator says that objects never change */
 	__u8 accepts;       /* connections may begin here */
-	__u8 pad[3];
+	__u8 store;         /* enum store_kind */
+	__u8 pad[2];
+};
+
+/* The store of the pool. */
+enum store_kind {
+	STORE_NONE = 0,      /* none, or no answer */
+	STORE_UNINDEXED = 1, /* nobody can list the records of a dead member: a client must keep its request to be heard of */
+	STORE_INDEXED = 2,   /* clients of a dead member are called: a request whose record is stored is acknowledged */
 };
 
 enum object_phase {
@@ -129,6 +137,11 @@ struct object_flow {
 	__u32 body_state; /* the same, of the response under way */
 	__u32 agreed;     /* the same, while no response is under way */
 	__u32 bare;       /* the same, without protection */
+	__u32 stored;     /* the same, of the turn of `stored_turn` */
+	/* Each the number of a turn and 1, so that the end of the turn ends it; 0: none. */
+	__u32 exposed_turn;  /* the response is further than its timestamps can tell, and not stored: written at egress */
+	__u32 stored_turn;   /* the record is in the store: written by `store_confirmed` */
+	__u32 released_turn; /* the client has echoed that, and the request is acknowledged: written at ingress */
 	__u16 client_window;
 	__u8 client_window_scale;
 	__u8 server_window_scale; /* or WINDOW_SCALE_ABSENT */
@@ -198,11 +211,14 @@ struct object_event {
 /* Bytes of a segment that are copied for user space: an IP packet, or its beginning. */
 #define OBJECT_COPY_SMALL 1792
 #define OBJECT_COPY_MOST 16384
+#define OBJECT_TURN_COPY_MOST 4096 /* of a segment that begins a turn or a response */
 
 enum object_copy_kind {
 	COPY_UNKNOWN = 1, /* of a client, to a connection that nobody here knows */
 	COPY_CLIENT = 2,  /* of a client whose connection is being revived */
 	COPY_PARKED = 3,  /* of the server, to such a client */
+	COPY_REQUEST = 4,  /* of a client: a guarded request */
+	COPY_RESPONSE = 5, /* of the server: the head of its response */
 };
 
 struct object_copy {
@@ -244,6 +260,16 @@ enum member_op {
 	MEMBER_STOPPING = 6,    /* argument: whether the server was asked to end */
 	MEMBER_CLOCK = 7,       /* argument: unix_offset_ns */
 	MEMBER_ACCEPTS = 8,     /* argument: whether connections may begin here */
+	MEMBER_STORE = 9,       /* argument: enum store_kind */
+};
+
+/* The store has confirmed the record of a turn. */
+struct store_confirmation {
+	struct flow_key key;
+	__u32 number;        /* of the turn */
+	__u32 request_start; /* the same as in the turn, or the record is of another */
+	__u32 state;         /* kind and state of timestamps from now on */
+	__s32 result;        /* 0, or -ENOENT: the turn is over */
 };
 
 struct member_control {

@@ -41,11 +41,31 @@ int member_control(struct member_control *c)
 	case MEMBER_CLOCK:
 		m->unix_offset_ns = c->argument;
 		break;
+	case MEMBER_STORE:
+		m->store = c->argument;
+		break;
 	case MEMBER_ACCEPTS:
 		m->accepts = c->argument;
 		break;
 	default:
 		c->result = -EINVAL;
 	}
+	return 0;
+}
+
+/* The state comes before the number of the turn: the programs read the state only with the number. */
+SEC("syscall")
+int store_confirmed(struct store_confirmation *c)
+{
+	struct flow_key key = c->key;
+	struct object_flow *f = bpf_map_lookup_elem(&object_flows, &key);
+	c->result = -ENOENT;
+	if (!f || f->mode != OBJECT_SERVED || f->unprotected || f->turn.number != c->number ||
+	    f->turn.phase != OBJECT_BODY || f->turn.request_start != c->request_start)
+		return 0;
+	*(volatile __u32 *)&f->stored = c->state;
+	barrier();
+	*(volatile __u32 *)&f->stored_turn = c->number + 1;
+	c->result = 0;
 	return 0;
 }

@@ -79,7 +79,8 @@ static __always_inline bool clamp_ack(struct object_scratch *s, struct object_fl
 {
 	bool is_probe = before(p->seq + f->delta, f->nxt);
 	__u32 told = p->ack;
-	if (f->turn.is_guarded && after(told, f->turn.request_start + f->turn.released))
+	bool is_released = f->released_turn == f->turn.number + 1;
+	if (f->turn.is_guarded && !is_released && after(told, f->turn.request_start + f->turn.released))
 		told = f->turn.request_start + f->turn.released;
 	if (before(told, f->told))
 		told = f->told;
@@ -116,6 +117,12 @@ static __always_inline bool stamp(struct object_scratch *s, struct object_flow *
 	const struct object_turn *t = &f->turn;
 	bool is_bare = f->unprotected || (t->phase != OBJECT_IDLE && !t->is_guarded);
 	__u32 state = is_bare ? f->bare : t->phase == OBJECT_BODY ? f->body_state : f->agreed;
+	if (!is_bare && t->phase == OBJECT_BODY) {
+		if (is_stored(f))
+			state = f->stored;
+		else if (f->exposed_turn == t->number + 1)
+			state = f->bare;
+	}
 	bool has_new_state = state != f->state;
 	enum assigned assigned =
 		assign_index(&f->echoes, option_tsval(s->header.tcp, o), is_retransmission, has_new_state, is_alone);

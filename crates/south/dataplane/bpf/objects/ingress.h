@@ -228,6 +228,10 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct member *m,
 	note_client(f, s, p, &o);
 	/* Before anything leaves: the echo may be needed for the next index. */
 	__u32 echo = translated_echo(f, s, p, &o, has_old_ack);
+	bool was_stored = is_stored(f);
+	if (was_stored && m->store == STORE_INDEXED && !has_old_ack && o.timestamps && f->has_timestamps &&
+	    (option_tsecr(s->header.tcp, &o) & ((1U << INDEX_SHIFT) - 1)) == f->stored)
+		f->released_turn = f->turn.number + 1;
 	/* The acknowledgement first: the next request may come with it. */
 	bool was_guarded = f->turn.is_guarded;
 	bool has_ended = on_client_ack(f, p->ack, p->seq + p->payload_len);
@@ -238,7 +242,9 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct member *m,
 	/* A pure ACK or a FIN behind a lost request tells nothing of the request. */
 	if (p->payload_len || p->seq == f->client_nxt)
 		advance(&f->client_nxt, p->seq + sequence_len(p));
-	if (has_ended && was_guarded && before(f->told, f->received) && make_ack(skb, s, f, p)) {
+	/* An idle client shall be told that nothing is under way: then no member needs the store for it. */
+	bool is_news = was_stored || before(f->told, f->received);
+	if (has_ended && was_guarded && is_news && make_ack(skb, s, f, p)) {
 		count(OBJECTS_EDIT_FAILED);
 		return TCX_DROP;
 	}
@@ -297,7 +303,7 @@ static __always_inline int ingress_unknown(struct __sk_buff *skb, struct member 
 	bool changed = in_quiescence(m);
 	if (o.timestamps && (p->flags & TCP_ACK)) {
 		enum echo_verdict verdict = judge_echo(s, m, key, option_tsecr(s->header.tcp, &o), p->seq);
-		if (verdict == ECHO_AGREED || verdict == ECHO_BARE || (verdict == ECHO_WEAK && changed)) {
+		if (verdict == ECHO_AGREED || verdict == ECHO_BARE || verdict == ECHO_STORED || (verdict == ECHO_WEAK && changed)) {
 			count(OBJECTS_UNKNOWN);
 			copy_segment(skb, key, p->ip_len, COPY_UNKNOWN);
 			return TCX_DROP;

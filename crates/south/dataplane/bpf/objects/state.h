@@ -73,6 +73,12 @@ struct {
 	__uint(max_entries, 1 << 23);
 } copies SEC(".maps");
 
+/* Segments that begin turns and responses, for records in the store. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 23);
+} turns SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 1 << 20);
@@ -157,6 +163,12 @@ static __always_inline void tell(struct member *m, __u32 kind, const struct flow
 	if (key)
 		e->key = *key;
 	bpf_ringbuf_submit(e, 0);
+}
+
+/* Is the record of the turn under way in the store? */
+static __always_inline bool is_stored(const struct object_flow *f)
+{
+	return *(const volatile __u32 *)&f->stored_turn == f->turn.number + 1;
 }
 
 /* From here on an echo of the client tells every member that the connection cannot be revived. */

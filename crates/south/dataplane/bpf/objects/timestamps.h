@@ -27,8 +27,8 @@
 #define FAR_POSITIONS (1U << 19)
 #define FAR_LIMIT (FAR_POSITIONS - (64U << 10))
 
-enum hash_use { USE_ISN = 0, USE_AGREED = 1, USE_FIRST = 2, USE_LATER = 3, USE_UNPROTECTED = 4 };
-enum timestamp_kind { KIND_AGREED = 0, KIND_FIRST = 1, KIND_LATER = 2, KIND_LISTED = 3 };
+enum hash_use { USE_ISN = 0, USE_AGREED = 1, USE_FIRST = 2, USE_LATER = 3, USE_UNPROTECTED = 4, USE_STORED = 5 };
+enum timestamp_kind { KIND_AGREED = 0, KIND_FIRST = 1, KIND_LATER = 2, KIND_STORED = 3 };
 
 /* objects::PoolKey::hash. */
 static __always_inline __u32 keyed_hash(struct object_scratch *s, const struct pool_key *key, __u32 use,
@@ -65,6 +65,14 @@ static __always_inline __u32 agreed_state(struct object_scratch *s, const struct
 {
 	__u32 tag = keyed_hash(s, key, use, flow, slot, options, 0, 0) & 0x1ffff;
 	return (__u32)KIND_AGREED << KIND_SHIFT | (__u32)slot << 20 | (__u32)options << 17 | tag;
+}
+
+/* The same, of the turn of this number (modulo 8), whose record is in the store. */
+static __always_inline __u32 stored_state(struct object_scratch *s, const struct pool_key *key,
+					  const struct flow_key *flow, __u8 slot, __u8 options, __u8 turn)
+{
+	__u32 tag = keyed_hash(s, key, USE_STORED, flow, slot, options, turn, 0) & 0x3fff;
+	return (__u32)KIND_STORED << KIND_SHIFT | (__u32)slot << 20 | (__u32)options << 17 | (__u32)turn << 14 | tag;
 }
 
 /* objects::timestamp::version_word. */
@@ -149,18 +157,24 @@ static __always_inline __u32 on_echo(struct echo_table *t, __u8 index, bool has_
 }
 
 /* Did a member of this pool write the timestamp for these two ends? Of the kinds with a full tag; with what meaning. */
-enum echo_verdict { ECHO_FORGED, ECHO_AGREED, ECHO_BARE, ECHO_WEAK };
+enum echo_verdict { ECHO_FORGED, ECHO_AGREED, ECHO_BARE, ECHO_STORED, ECHO_WEAK };
 
 static __always_inline enum echo_verdict judge_echo(struct object_scratch *s, const struct member *m,
 						    const struct flow_key *flow, __u32 echo, __u32 seq)
 {
 	__u32 state = echo & ((1U << INDEX_SHIFT) - 1);
-	if (state >> KIND_SHIFT != KIND_AGREED)
-		return state >> KIND_SHIFT == KIND_LISTED ? ECHO_FORGED : ECHO_WEAK;
+	__u8 kind = state >> KIND_SHIFT;
+	if (kind != KIND_AGREED && kind != KIND_STORED)
+		return ECHO_WEAK;
 	__u8 slot = (state >> 20) & 15, options = (state >> 17) & 7;
 	for (__u32 i = 0; i < 2; i++) {
 		if (i >= m->key_count)
 			break;
+		if (kind == KIND_STORED) {
+			if (stored_state(s, &m->keys[i], flow, slot, options, (state >> 14) & 7) == state)
+				return ECHO_STORED;
+			continue;
+		}
 		__u32 told = agreed_state(s, &m->keys[i], USE_AGREED, flow, slot, options) ^ state;
 		/* Before the next request lies a keep-alive, and behind, with some bytes released, the rest of the request. */
 		for (__u32 back = 0; back < 2 + RELEASED_MOST; back++)

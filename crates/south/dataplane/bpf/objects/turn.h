@@ -12,6 +12,7 @@
 #include "head.h"
 #include "state.h"
 #include "timestamps.h"
+#include "copy.h"
 
 /* Where the payload begins in the frame. */
 static __always_inline __u32 payload_at(const struct packet *p)
@@ -93,6 +94,8 @@ static __always_inline void on_client_payload(struct __sk_buff *skb, struct memb
 	t->released = 0;
 	t->asked_ns = bpf_ktime_get_ns();
 	t->phase = OBJECT_ASKED;
+	if (m->store && t->is_guarded)
+		copy_turn(skb, key, p->ip_len, COPY_REQUEST, BPF_RB_NO_WAKEUP);
 }
 
 /* Bytes of a guarded request that are acknowledged with its response: objects::flow::released_with_response. */
@@ -142,11 +145,12 @@ static __always_inline __u8 on_response_head(struct __sk_buff *skb, struct membe
  * fourth some bytes are acknowledged, and the count begins anew. Only of bytes that every guarded request begins with. */
 #define RELEASE_AFTER 4
 #define RELEASE_STEP 2
+#define RELEASED_BEYOND 3 /* so many bytes, or more: a later response may be further than its timestamps tell */
 
 static __always_inline void on_repeated_request(struct member *m, const struct flow_key *key, struct object_flow *f)
 {
 	struct object_turn *t = &f->turn;
-	if (bpf_ktime_get_ns() - t->asked_ns > m->withhold_ns) {
+	if (!is_stored(f) && bpf_ktime_get_ns() - t->asked_ns > m->withhold_ns) {
 		lose_protection(m, key, f, OBJECT_WITHHELD_TOO_LONG);
 		return;
 	}
@@ -166,6 +170,7 @@ static __always_inline void on_server_payload(struct __sk_buff *skb, struct memb
 {
 	struct object_turn *t = &f->turn;
 	__u8 reason = OBJECT_PROTECTED;
+	bool is_head = t->phase == OBJECT_ASKED;
 	if (f->unprotected)
 		return;
 	if (t->phase == OBJECT_ASKED)
@@ -176,10 +181,22 @@ static __always_inline void on_server_payload(struct __sk_buff *skb, struct memb
 	if (!reason && sent > t->response_len)
 		reason = OBJECT_SERVER;
 	__u64 limit = !t->number ? FIRST_LIMIT : m->is_immutable ? FAR_LIMIT : NEAR_LIMIT;
-	if (!reason && t->is_guarded && sent > limit)
-		reason = t->number ? OBJECT_LATER_RESPONSE : OBJECT_TOO_LONG;
+	if (!reason && t->is_guarded && sent > limit) {
+		/* Without protection until the store answers. */
+		if (!is_stored(f) && m->store && t->number && t->method == METHOD_GET)
+			f->exposed_turn = t->number + 1;
+		else if (!is_stored(f))
+			reason = t->number ? OBJECT_LATER_RESPONSE : OBJECT_TOO_LONG;
+		/* An echo may be older than the acknowledgement: of the segment that filled a hole. */
+		if (!reason && t->number && t->released < RELEASED_BEYOND)
+			t->released += RELEASE_STEP;
+	}
 	if (reason)
 		lose_protection(m, key, f, reason);
+	else if (is_head && m->store && t->is_guarded)
+		/* A later response is soon further than its timestamps can tell. */
+		copy_turn(skb, key, p->ip_len, COPY_RESPONSE,
+			  t->number && t->response_len > NEAR_LIMIT ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
 }
 
 /* Bytes have left, up to `payload_end` and with a FIN to `end`. A pure ACK tells nothing of bytes that were withheld.

@@ -97,6 +97,17 @@ __noinline int make_ack(struct __sk_buff *skb, struct object_scratch *s, const s
 	return bpf_skb_store_bytes(skb, p->tcp_offset, s->header.tcp, len, 0) ? -EFAULT : 0;
 }
 
+/* Window of an acknowledgement that lies `missing` bytes before the client's: objects::flow::Client::window_before. */
+static __always_inline __u16 window_before(const struct object_flow *f, __u32 missing)
+{
+	__u8 scale = f->client_window_scale & 15;
+	__u32 units = missing >> scale, rest = missing & ((1U << scale) - 1);
+	if (units > 0xffff)
+		units = 0xffff;
+	units += f->client_window + !!rest;
+	return units > 0xffff ? 0xffff : units;
+}
+
 /* Turns a segment of the server into the client's pure ACK of everything before `ack`: the client has these bytes, from
  * another server. `ack`: number of the server's socket. */
 __noinline int self_ack(struct __sk_buff *skb, struct object_scratch *s, const struct object_flow *f,
@@ -123,7 +134,7 @@ __noinline int self_ack(struct __sk_buff *skb, struct object_scratch *s, const s
 	write32(h + TCP_ACK_SEQ, ack);
 	h[TCP_DATA_OFFSET] = (HEADER_WITH_TIMESTAMPS / 4) << 4;
 	h[TCP_FLAGS] = TCP_ACK;
-	write16(h + TCP_WINDOW, f->client_window);
+	write16(h + TCP_WINDOW, window_before(f, f->floor - f->delta - ack));
 	h[20] = OPTION_NOP;
 	h[21] = OPTION_NOP;
 	h[22] = OPTION_TIMESTAMPS;

@@ -40,6 +40,8 @@ unsafe impl Abi for object_flow {}
 unsafe impl Abi for object_event {}
 // SAFETY: as above.
 unsafe impl Abi for object_copy {}
+// SAFETY: as above.
+unsafe impl Abi for store_confirmation {}
 
 // SAFETY: as above.
 unsafe impl Abi for next_hop {}

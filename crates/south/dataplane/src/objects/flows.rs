@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http1::Method;
 use objects::{
-    flow::{Client, Flow, Mode, Phase, Server, States, Turn, Unprotected},
+    flow::{Client, Flow, Mode, Phase, Server, States, Storage, Turn, Unprotected},
     isn::Slot,
     timestamp::{
         ClientOptions, StateBits,
@@ -43,6 +43,10 @@ impl From<&Flow> for abi::object_flow {
             body_state: flow.states.body.bits(),
             agreed: flow.states.agreed.bits(),
             bare: flow.states.bare.bits(),
+            stored: flow.states.stored.bits(),
+            exposed_turn: flow.storage.exposed,
+            stored_turn: flow.storage.stored,
+            released_turn: flow.storage.released,
             client_window: client.window,
             client_window_scale: client.window_scale,
             server_window_scale: server.window_scale.unwrap_or(WINDOW_SCALE_ABSENT),
@@ -89,6 +93,7 @@ pub(super) fn flow_of(raw: &abi::object_flow) -> Option<Flow> {
             body: StateBits::of_wire(raw.body_state),
             agreed: StateBits::of_wire(raw.agreed),
             bare: StateBits::of_wire(raw.bare),
+            stored: StateBits::of_wire(raw.stored),
         },
         slot: Slot::new(raw.slot),
         mode: match abi::object_mode(raw.mode.into()) {
@@ -100,6 +105,11 @@ pub(super) fn flow_of(raw: &abi::object_flow) -> Option<Flow> {
         unprotected: match raw.unprotected {
             0 => None,
             code => Some(Unprotected::from_code(code)?),
+        },
+        storage: Storage {
+            exposed: raw.exposed_turn,
+            stored: raw.stored_turn,
+            released: raw.released_turn,
         },
         incarnation: raw.incarnation,
         interface: raw.ifindex,

@@ -153,6 +153,8 @@ fn copy_of(record: &[u8]) -> Option<ObjectCopy<'_>> {
             abi::object_copy_kind::COPY_UNKNOWN => CopyKind::Unknown,
             abi::object_copy_kind::COPY_CLIENT => CopyKind::Client,
             abi::object_copy_kind::COPY_PARKED => CopyKind::Parked,
+            abi::object_copy_kind::COPY_REQUEST => CopyKind::Request,
+            abi::object_copy_kind::COPY_RESPONSE => CopyKind::Response,
             _ => return None,
         },
         interface: raw.ifindex,

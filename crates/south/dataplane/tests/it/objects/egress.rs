@@ -151,6 +151,10 @@ fn payload_before_the_floor_is_acknowledged_in_the_clients_name() {
                 let seen = out.segment();
                 assert_eq!(seen.ack(), lab.s + 1 + acked);
                 assert_eq!(seen.seq(), lab.c + 1);
+                let window = usize::from(seen.window()) << CLIENT_SCALE;
+                let room = usize::from(lab.flow().client.window) << CLIENT_SCALE;
+                let missing = usize::try_from(100 - acked).unwrap();
+                assert_eq!(window, room + missing.next_multiple_of(1 << CLIENT_SCALE));
                 assert_eq!(seen.timestamps().unwrap().echo, 950);
                 assert_eq!(seen.destination_port(), 80);
             }
@@ -160,6 +164,21 @@ fn payload_before_the_floor_is_acknowledged_in_the_clients_name() {
             assert_eq!(out.segment().seq(), lab.first() + 100);
         });
     }
+}
+
+#[test]
+fn closed_window_is_open_for_the_bytes_before_the_floor() {
+    alone(|lab| {
+        let mut lab = spliced(lab);
+        lab.client(lab.next_of_client(12).window(0));
+        let spec = segment(lab.s + 1, lab.c + 1).timestamps(950, 11);
+        let out = lab.server(spec.payload(&[b'x'; 60]));
+        assert_eq!(out.verdict, Verdict::RedirectIngress);
+        assert_eq!(out.segment().window(), 40 >> CLIENT_SCALE);
+        let spec = segment(lab.s + 61, lab.c + 1).timestamps(950, 11);
+        let out = lab.server(spec.payload(&[b'x'; 40]));
+        assert_eq!(out.segment().window(), 0);
+    });
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::{
 
 use objects::{
     flow::{Flow, Mode},
-    plane::{Counter, Verdict},
+    plane::{Counter, StoreKind, Verdict},
 };
 use proptest::{
     collection::vec,
@@ -70,6 +70,11 @@ enum Action {
     Incarnation(u32),
     Lease(bool),
     Quiescence(bool),
+    Store(StoreKind),
+    /// The store confirms the record of the turn under way, or of a turn before.
+    Stored(u32),
+    /// So many bytes of the response have left.
+    Sent(u64),
     Slot(u8),
 }
 
@@ -180,6 +185,10 @@ fn action() -> impl Strategy<Value = Action> {
         4 => prop_oneof![3 => Just(1), 1 => Just(2)].prop_map(Action::Incarnation),
         3 => prop_oneof![6 => Just(true), 1 => Just(false)].prop_map(Action::Lease),
         1 => any::<bool>().prop_map(Action::Quiescence),
+        4 => select(vec![StoreKind::Indexed, StoreKind::Indexed, StoreKind::Unindexed, StoreKind::None])
+            .prop_map(Action::Store),
+        10 => prop_oneof![6 => Just(0), 1 => Just(1)].prop_map(Action::Stored),
+        2 => (24_000_u64..25_000).prop_map(Action::Sent),
         1 => (0_u8..16).prop_map(Action::Slot),
     ]
 }
@@ -247,6 +256,18 @@ impl History<'_> {
             Action::Incarnation(number) => self.lab.new_incarnation(*number),
             Action::Lease(goes_on) => self.lab.lease(*goes_on),
             Action::Quiescence(goes_on) => self.lab.quiescence(*goes_on),
+            Action::Store(kind) => self.lab.store(*kind),
+            Action::Stored(before) => {
+                let number = known.map_or(0, |flow| flow.turn.number);
+                self.lab.stored(number.wrapping_sub(*before));
+            }
+            Action::Sent(count) => {
+                if let Some(mut flow) = known {
+                    flow.turn.sent = *count;
+                    flow.turn.response_len = Some(*count + 3000);
+                    self.lab.write_flow(&flow, true);
+                }
+            }
             Action::Slot(number) => self.lab.slot(*number),
         }
     }

@@ -23,8 +23,9 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, libbpf_sys};
 use objects::{
     PoolKey,
     flow::Flow,
-    plane::{self, Counter, Event, Plane, Verdict},
+    plane::{self, Counter, Event, Plane, StoreKind, Verdict},
     revive::WITHHOLD_MAX,
+    timestamp::State,
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -85,12 +86,15 @@ pub(super) struct Lab {
     counted: Vec<(&'static str, u64)>,
     events: ObjectRing<'static>,
     copies: ObjectRing<'static>,
+    turns: ObjectRing<'static>,
     happened: Rc<RefCell<Vec<Event>>>,
     copied: Rc<RefCell<Vec<plane::SegmentCopy>>>,
+    turned: Rc<RefCell<Vec<plane::SegmentCopy>>>,
     tap: OwnedFd,
     offloading: OwnedFd,
     seen_events: Vec<Event>,
     seen_copies: Vec<plane::SegmentCopy>,
+    seen_turns: Vec<plane::SegmentCopy>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -300,12 +304,14 @@ impl Lab {
             .find(|one| one.name == INTERFACE_NAME)
             .expect("veth");
         plane.attach_interface(own).expect("a veth takes programs");
-        let (happened, copied) = (Rc::default(), Rc::default());
+        let (happened, copied, turned) = (Rc::default(), Rc::default(), Rc::default());
         let (into_happened, into_copied) = (Rc::clone(&happened), Rc::clone(&copied));
         let into_happened: Rc<RefCell<Vec<Event>>> = into_happened;
         let into_copied: Rc<RefCell<Vec<plane::SegmentCopy>>> = into_copied;
         let events = plane.events(move |event| into_happened.borrow_mut().push(event_of(&event)));
         let copies = plane.copies(move |copy| into_copied.borrow_mut().push(copy_of(&copy)));
+        let into_turned: Rc<RefCell<Vec<plane::SegmentCopy>>> = Rc::clone(&turned);
+        let turns = plane.turns(move |copy| into_turned.borrow_mut().push(copy_of(&copy)));
         let map = |name| MapHandle::from_pinned_path(pins.pin(name)).expect("pinned");
         let mut lab = Self {
             model: model_of(settings),
@@ -321,12 +327,15 @@ impl Lab {
             tombstones: map("tombstones"),
             events: events.expect("the ring"),
             copies: copies.expect("the ring"),
+            turns: turns.expect("the ring"),
             happened,
             copied,
+            turned,
             tap: tap(own.index),
             offloading: offloading_socket(),
             seen_events: Vec::new(),
             seen_copies: Vec::new(),
+            seen_turns: Vec::new(),
             plane,
         };
         lab.begin();
@@ -335,6 +344,7 @@ impl Lab {
 
     fn begin(&mut self) {
         self.accept(true);
+        self.store(StoreKind::None);
         self.lease(true);
         self.quiescence(false);
         self.slot(5);
@@ -351,6 +361,8 @@ impl Lab {
         self.plane.clear_forwards().expect("it runs");
         self.events.consume().expect("readable");
         self.copies.consume().expect("readable");
+        self.turns.consume().expect("readable");
+        self.turned.borrow_mut().clear();
         self.happened.borrow_mut().clear();
         self.copied.borrow_mut().clear();
         while self.read_tap().is_some() {}
@@ -554,6 +566,26 @@ impl Lab {
         self.model.accept(does);
     }
 
+    pub(super) fn store(&mut self, kind: StoreKind) {
+        self.plane.set_store(kind).expect("it runs");
+        self.model.set_store(kind);
+    }
+
+    /// The store has the record of the turn of this number.
+    pub(super) fn stored(&mut self, number: u32) -> bool {
+        let Some(flow) = self.model.flow(&self.key) else {
+            return false;
+        };
+        let (start, options) = (flow.turn.request_start, flow.client.options);
+        let state = State::stored(&POOL_KEY, &self.key, flow.slot, options, number).bits();
+        let set = self.plane.set_stored(self.key, number, start, state);
+        let set = set.expect("it runs");
+        let wanted = self.model.set_stored(&self.key, number, start, state);
+        assert_eq!(set, wanted);
+        self.agree();
+        set
+    }
+
     pub(super) fn quiescence(&mut self, goes_on: bool) {
         let end = if goes_on { LEASE_MAX } else { Duration::ZERO };
         self.plane.set_quiescence(end).expect("it runs");
@@ -661,6 +693,10 @@ impl Lab {
         std::mem::take(&mut self.seen_copies)
     }
 
+    pub(super) fn turns(&mut self) -> Vec<plane::SegmentCopy> {
+        std::mem::take(&mut self.seen_turns)
+    }
+
     /// After each step: everything that can be seen of the two is equal.
     fn agree(&mut self) {
         let flows = self.plane.flows().expect("readable").into_iter();
@@ -684,6 +720,11 @@ impl Lab {
         let wanted: Vec<_> = std::iter::from_fn(|| self.model.take_copy()).collect();
         assert_eq!(copies, wanted, "copies");
         self.seen_copies.extend(copies);
+        self.turns.consume().expect("readable");
+        let turns = std::mem::take(&mut *self.turned.borrow_mut());
+        let wanted: Vec<_> = std::iter::from_fn(|| self.model.take_beginning()).collect();
+        assert_eq!(turns, wanted, "copies of turns");
+        self.seen_turns.extend(turns);
         let counters = self.plane.counters().expect("readable");
         for (counter, name) in Counter::ALL {
             let of = |list: &[(&str, u64)]| {

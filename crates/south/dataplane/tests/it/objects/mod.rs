@@ -9,4 +9,5 @@ mod handshake;
 mod ingress;
 mod lab;
 mod offloads;
+mod store;
 mod turns;
