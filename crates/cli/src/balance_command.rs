@@ -61,6 +61,7 @@ fn balance(arguments: &Balance) -> Result<(), BalanceError> {
         lease: arguments.lease,
         quiescence: arguments.quiescence,
         version_check: arguments.version_check.into(),
+        store: arguments.store.settings(),
         metrics: arguments.metrics,
         run_dir: arguments.run.run_dir.clone(),
     })?;

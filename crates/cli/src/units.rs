@@ -67,6 +67,13 @@ pub(crate) fn moment(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// The URL of a store. The text may have a password, and is in no error.
+pub(crate) fn store_url(text: &str) -> Result<String, String> {
+    let url: Result<store::StoreUrl, _> = text.parse();
+    url.map(|_| text.to_owned())
+        .map_err(|error| error.to_string())
+}
+
 /// Addresses in a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Addresses(pub(crate) Vec<SocketAddr>);

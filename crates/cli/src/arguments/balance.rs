@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand, ValueEnum};
+use protocol::pool::{StoreSettings, StoreUrlText};
 use types::{TableKind, VersionCheck};
 
 use super::{ConfigFile, RunDirectory};
@@ -63,6 +64,8 @@ pub(crate) struct Balance {
         help_heading = "Members"
     )]
     pub(crate) version_check: Check,
+    #[command(flatten, next_help_heading = "Store")]
+    pub(crate) store: StoreOptions,
     #[command(flatten, next_help_heading = "Service")]
     pub(crate) file: ConfigFile,
     #[command(flatten, next_help_heading = "Service")]
@@ -73,6 +76,50 @@ pub(crate) struct Balance {
     /// Print events as JSON, one event per line
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
+}
+
+/// Options of the store.
+#[derive(Debug, Args)]
+pub(crate) struct StoreOptions {
+    /// Key-value store with the state of long downloads: valkey://, redis:// or memcached:// [default: none]
+    ///
+    /// Write valkey://[[USER]:PASSWORD@]HOST[:PORT][/DB]. Repeat this option for a second store. All members must reach
+    /// the store. Records are encrypted with the secret of the pool.
+    #[arg(id = "store", long = "store", value_name = "URL", value_parser = units::store_url)]
+    urls: Vec<String>,
+    /// Which of two stores must have a record before the pool relies on the record
+    #[arg(
+        long,
+        value_enum,
+        value_name = "STORES",
+        default_value = "first",
+        requires = "store"
+    )]
+    store_acks: Acks,
+    /// A response that is under way for this time is written to the store (ms, s)
+    #[arg(long, value_name = "TIME", default_value = "5ms", value_parser = units::duration, requires = "store")]
+    store_after: Duration,
+}
+
+impl StoreOptions {
+    /// The settings for the members. `None`: no store.
+    pub(crate) fn settings(&self) -> Option<StoreSettings> {
+        let url = |text: &String| StoreUrlText { text: text.clone() };
+        let urls: Vec<StoreUrlText> = self.urls.iter().map(url).collect();
+        (!urls.is_empty()).then(|| StoreSettings {
+            urls,
+            needs_all: matches!(self.store_acks, Acks::Both),
+            after_us: u32::try_from(self.store_after.as_micros()).unwrap_or(u32::MAX),
+        })
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Acks {
+    /// the store that is first
+    First,
+    /// both
+    Both,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -27,7 +27,10 @@ use crate::control::{Message, Role};
 
 pub use claim::{Claim, ClaimError, ClaimKind};
 pub use names::{AddressError, MemberAddress, MemberName, NameError};
-pub use parts::{Config, Hello, MembershipState, PoolKey, Refused, Table, TableMember};
+pub use parts::{
+    Config, Hello, MembershipState, PoolKey, Refused, StoreSettings, StoreUrlText, Table,
+    TableMember,
+};
 pub use types::{TableKind, VersionCheck};
 
 /// The version of the messages.
@@ -54,6 +57,9 @@ pub const MEMBER_COUNT_MAX: usize = 256;
 
 /// The most addresses of a pool's service.
 pub const ADDRESS_COUNT_MAX: usize = 16;
+
+/// The most stores of a pool.
+pub const STORE_COUNT_MAX: usize = 2;
 
 /// From a member to the balancer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use std::{
 
 use channel::KeyRing;
 use lease::Terms;
-use protocol::pool::{ADDRESS_COUNT_MAX, Config, PoolKey};
+use protocol::pool::{ADDRESS_COUNT_MAX, Config, PoolKey, STORE_COUNT_MAX, StoreSettings};
 use supervise::local_addresses;
 use types::{TableKind, VersionCheck};
 
@@ -38,6 +38,8 @@ pub struct BalanceConfig {
     pub quiescence: Duration,
     /// Which validators must be equal before a download continues on another member.
     pub version_check: VersionCheck,
+    /// The store with the records of connections.
+    pub store: Option<StoreSettings>,
     /// Address of the metrics.
     pub metrics: Option<SocketAddr>,
     /// Directory of sockets, locks and private mounts of all services.
@@ -62,6 +64,10 @@ impl BalanceConfig {
     pub(crate) fn of_members(&self, terms: &Terms) -> Result<Config, BalanceError> {
         let micros = |time: Duration| u32::try_from(time.as_micros()).unwrap_or(u32::MAX);
         let key = self.keys.first().derive(POOL_KEY_LABEL)?;
+        let stores = self.store.as_ref().map_or(0, |store| store.urls.len());
+        if stores > STORE_COUNT_MAX {
+            return Err(BalanceError::TooManyStores { given: stores });
+        }
         Ok(Config {
             addresses: self.addresses.clone(),
             term_us: micros(terms.term),
@@ -71,6 +77,7 @@ impl BalanceConfig {
             quiescence_ms: u32::try_from(self.quiescence.as_millis()).unwrap_or(u32::MAX),
             key: PoolKey(key),
             version_check: self.version_check,
+            store: self.store.clone(),
         })
     }
 

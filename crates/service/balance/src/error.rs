@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr};
 use channel::{ChannelError, KeyFileError};
 use dataplane::DataplaneError;
 use lease::TermsError;
-use protocol::pool::ADDRESS_COUNT_MAX;
+use protocol::pool::{ADDRESS_COUNT_MAX, STORE_COUNT_MAX};
 use service_addresses::AddressError;
 use supervise::mounts::MountError;
 
@@ -24,6 +24,12 @@ pub enum BalanceError {
     #[error("{given} addresses exceed the limit of {ADDRESS_COUNT_MAX}: run a second pool")]
     TooManyAddresses {
         /// Number of addresses.
+        given: usize,
+    },
+    /// More stores than a pool can have.
+    #[error("{given} stores exceed the limit of {STORE_COUNT_MAX}")]
+    TooManyStores {
+        /// Number of stores.
         given: usize,
     },
     /// The host lacks the address.
@@ -119,6 +125,7 @@ impl BalanceError {
             Self::NoAddress
             | Self::Wildcard(_)
             | Self::TooManyAddresses { .. }
+            | Self::TooManyStores { .. }
             | Self::Keys(_)
             | Self::Lease(_) => Fault::Config,
             Self::NotLocal(_) | Self::NotRunning(_) | Self::Address(AddressError::NoDevice(_)) => {
@@ -149,6 +156,7 @@ impl BalanceError {
     pub const fn code(&self) -> &'static str {
         match self {
             Self::NoAddress | Self::Wildcard(_) | Self::TooManyAddresses { .. } => "address",
+            Self::TooManyStores { .. } => "store",
             Self::NotLocal(_) => "address_not_here",
             Self::InUse(_) => "address_in_use",
             Self::Address(AddressError::NoDevice(_)) => "no_device",

@@ -86,6 +86,7 @@ fn settings(terms: Terms, address: std::net::SocketAddr, key: PoolKey) -> Settin
             quiescence_ms: QUIESCENCE_MS,
             key,
             version_check: VersionCheck::Etag,
+            store: None,
         },
     }
 }

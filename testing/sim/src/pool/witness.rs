@@ -58,7 +58,11 @@ pub(super) fn is_explained(reason: &Reason, known: Known) -> bool {
         Reason::Position(PositionError::HeaderPart) => {
             known.had_part_of_head || known.has_pipelined
         }
-        Reason::Position(_) | Reason::OwnRange | Reason::LongHead | Reason::Request(_) => false,
+        Reason::Position(_)
+        | Reason::Idle
+        | Reason::OwnRange
+        | Reason::LongHead
+        | Reason::Request(_) => false,
         Reason::LaterRequest => known.has_pipelined,
         // The client is gone: nobody is reset.
         Reason::Silent => true,

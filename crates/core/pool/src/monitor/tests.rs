@@ -27,6 +27,7 @@ fn settings() -> Settings {
         quiescence_ms: 130_000,
         key: PoolKey([7; 16]),
         version_check: VersionCheck::Etag,
+        store: None,
     };
     Settings {
         kind: TableKind::Maglev,

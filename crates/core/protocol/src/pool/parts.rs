@@ -73,6 +73,35 @@ pub struct Config {
     pub key: PoolKey,
     /// Which validators must be equal before a download continues on another member.
     pub version_check: VersionCheck,
+    /// The store of the pool, if the pool has a store.
+    #[serde(default, with = "framed")]
+    pub store: Option<StoreSettings>,
+}
+
+/// The store with the records of a pool's connections: one or two key-value stores.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreSettings {
+    /// The URLs, one or two.
+    #[serde(with = "framed::list")]
+    pub urls: Vec<StoreUrlText>,
+    /// A record counts as stored when every store has confirmed; otherwise when the first store has.
+    pub needs_all: bool,
+    /// A response that lives longer is stored, µs.
+    pub after_us: u32,
+}
+
+/// The URL of a store, as the operator has written the URL: with the password.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoreUrlText {
+    /// The text.
+    pub text: String,
+}
+
+/// Without the secret.
+impl fmt::Debug for StoreUrlText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("StoreUrlText")
+    }
 }
 
 /// The members of a pool in an epoch. Equal members make equal tables of owners, in any order.

@@ -44,7 +44,17 @@ fn config() -> Config {
         quiescence_ms: 130_000,
         key: PoolKey([7; 16]),
         version_check: VersionCheck::Modified,
+        store: Some(StoreSettings {
+            urls: vec![url("redis://:p@10.0.0.9"), url("memcached://10.0.0.8")],
+            needs_all: true,
+            after_us: 5000,
+        }),
     }
+}
+
+fn url(text: &str) -> StoreUrlText {
+    let text = text.to_owned();
+    StoreUrlText { text }
 }
 
 fn table() -> Table {
@@ -173,6 +183,15 @@ fn any_from_member() -> impl Strategy<Value = MemberMessage> {
     ]
 }
 
+fn any_store() -> impl Strategy<Value = StoreSettings> {
+    let urls = prop::collection::vec(".{0,20}".prop_map(|text| url(&text)), 0..3);
+    (urls, any::<bool>(), any::<u32>()).prop_map(|(urls, needs_all, after_us)| StoreSettings {
+        urls,
+        needs_all,
+        after_us,
+    })
+}
+
 fn any_from_balancer() -> impl Strategy<Value = BalancerMessage> {
     let addresses = prop::collection::vec(any::<SocketAddr>().prop_map(canonical), 0..4);
     let checks = [
@@ -186,8 +205,9 @@ fn any_from_balancer() -> impl Strategy<Value = BalancerMessage> {
         any::<[u32; 5]>(),
         any::<[u8; 16]>(),
         prop::sample::select(checks.to_vec()),
+        prop::option::of(any_store()),
     );
-    let config = config.prop_map(|(addresses, numbers, key, version_check)| {
+    let config = config.prop_map(|(addresses, numbers, key, version_check, store)| {
         let [term_us, least_term_us, drift_ppm, queue_us, quiescence_ms] = numbers;
         BalancerMessage::Config(Config {
             addresses,
@@ -198,6 +218,7 @@ fn any_from_balancer() -> impl Strategy<Value = BalancerMessage> {
             quiescence_ms,
             key: PoolKey(key),
             version_check,
+            store,
         })
     });
     let kinds = [TableKind::Maglev, TableKind::Modulo];
@@ -335,4 +356,5 @@ fn stream_of_a_pool_is_not_that_of_a_logger() {
 #[test]
 fn key_is_not_printed() {
     assert!(!format!("{:?}", config()).contains('7'.to_string().repeat(2).as_str()));
+    assert!(!format!("{:?}", config()).contains(":p@"));
 }

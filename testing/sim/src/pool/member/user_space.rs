@@ -10,7 +10,7 @@ use objects::{
     judge::JudgeRules,
     plane::{CopyKind, Event, Plane, SegmentCopy},
     revivals::{Programs, Revivals},
-    revive::{Rules, SETTLE_TIME, WITHHOLD_MAX},
+    revive::{PositionError, Rules, SETTLE_TIME, WITHHOLD_MAX},
     timestamp::index::{EchoParts, EchoTable},
     unreachable,
 };
@@ -455,7 +455,8 @@ impl Member {
             ..self.user_space.rules
         };
         self.with_revivals(around, sent, |revivals, programs| {
-            let Ok(ended) = revivals.take(programs, &rules, copy, now);
+            let record = Err(PositionError::NoStore);
+            let Ok(ended) = revivals.take(programs, &rules, copy, record, now);
             ended.into_iter().collect()
         })
     }
