@@ -18,7 +18,7 @@ use objects::{
     judge::JudgeRules,
     plane::{CopyKind, SegmentCopy},
     revivals::Ended,
-    revive::{Rules, SETTLE_TIME},
+    revive::{PositionError, Rules, SETTLE_TIME},
 };
 use protocol::pool::Config;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -31,6 +31,7 @@ use crate::{
     error::{MemberError, SystemContext},
     event::{Event, exit_words},
     pool_client::{Admission, PoolClient, PoolSettings, PoolView},
+    records::{LookedUp, Records},
     revivals::{Revivals, owned},
     server::ServerProcess,
 };
@@ -69,6 +70,8 @@ pub(crate) struct Member {
     plane: MemberPlane,
     server: ServerProcess,
     revivals: Revivals,
+    /// `None`: the pool has no store.
+    records: Option<Records>,
     claiming: Claiming,
     rings: Rings,
     /// Connections may begin here.
@@ -82,6 +85,7 @@ pub(crate) struct Member {
 struct Service {
     addresses: Vec<SocketAddr>,
     rules: Rules,
+    pool_key: protocol::pool::PoolKey,
 }
 
 /// Whether the member belongs to the pool.
@@ -125,6 +129,7 @@ impl Service {
         Self {
             addresses: pool.addresses.clone(),
             rules,
+            pool_key: pool.key,
         }
     }
 }
@@ -215,6 +220,13 @@ impl Member {
         };
         let plane = MemberPlane::load(&plane_settings, pins)?;
         plane.attach_latch()?;
+        let records = match (&settings.store, service.addresses.first()) {
+            (Some(store), Some(first)) => {
+                let (key, name) = (service.rules.key, config.pool.hello.name.as_str());
+                Some(Records::open(store, key, *first, name, &plane)?)
+            }
+            _ => None,
+        };
         let mut member = Self {
             rings: Rings::of(&plane)?,
             server: ServerProcess::new(config.command.clone(), cgroup),
@@ -222,6 +234,7 @@ impl Member {
             addresses: Addresses::open().doing("open a socket for addresses")?,
             claiming: Claiming::new(claims, settings.key, config.pool.hello.membership)?,
             membership: Membership::Waits,
+            records,
             service,
             config,
             plane,
@@ -289,8 +302,9 @@ impl Member {
         self.poll_pool(&mut events)?;
         self.receive_claims(&mut events)?;
         self.copies(&mut events)?;
+        self.keep_records(&mut events)?;
         for ended in self.revivals.poll(&self.plane)? {
-            events.push(event_of(ended));
+            self.end(ended, &mut events);
         }
         Ok(events)
     }
@@ -304,10 +318,12 @@ impl Member {
             Some(self.next_look.min(self.next_upkeep)),
             self.membership.deadline(),
             self.claiming.deadline(),
+            self.records.as_ref().map(Records::deadline),
         ];
         let first = deadlines.into_iter().flatten().min().unwrap_or(now);
         let timeout = Timespec::try_from(first.saturating_sub(now)).unwrap_or_default();
         let (copies, events) = (self.rings.copies.as_fd(), self.rings.events.as_fd());
+        let records = self.records.iter().flat_map(Records::fds);
         let mut fds: Vec<PollFd<'_>> = [
             Some(copies),
             Some(events),
@@ -316,6 +332,7 @@ impl Member {
         ]
         .into_iter()
         .flatten()
+        .chain(records)
         .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
         .collect();
         match poll(&mut fds, Some(&timeout)) {
@@ -367,6 +384,9 @@ impl Member {
                 self.plane.new_incarnation(incarnation)?;
                 self.plane.main_process(self.server.main_pid())?;
                 events.push(Event::Serving { incarnation });
+                if let Some(records) = self.records.as_mut().filter(|_| incarnation > 1) {
+                    records.call_own();
+                }
                 if matches!(self.membership, Membership::Waits) {
                     self.membership = Membership::Out(now);
                 }
@@ -385,6 +405,9 @@ impl Member {
                     self.service.rules.settled_at = clock::now() + SETTLE_TIME;
                     self.plane.clear_forwards()?;
                     let decided = self.claiming.set_table(&view.table);
+                    if let Some(records) = &mut self.records {
+                        records.set_table(&view.table, self.service.pool_key);
+                    }
                     self.carry_out(decided, events)?;
                 }
                 if let Some(reason) = view.refused {
@@ -406,6 +429,9 @@ impl Member {
         // Before the sockets end: a tombstone would answer with a RST if the pool gave the connection back.
         let ended = self.revivals.drop_connections(&self.plane)?;
         events.extend(ended.into_iter().map(event_of));
+        if let Some(records) = &mut self.records {
+            records.forget();
+        }
         destroy_sockets(&self.service.addresses, |_, _, _| true)?;
         Ok(())
     }
@@ -415,6 +441,9 @@ impl Member {
         let membership = rand::random();
         self.config.pool.hello.membership = membership;
         self.claiming.begin_membership(membership);
+        if let Some(records) = &mut self.records {
+            records.begin_membership(membership);
+        }
         self.accepts = false;
         self.plane.accept(false)?;
         self.membership = match Admission::join(self.config.pool.clone()) {
@@ -455,7 +484,7 @@ impl Member {
         for copy in copied {
             let is_claimed = copy.kind != CopyKind::Unknown || self.revivals.knows(&copy.key);
             if is_claimed {
-                self.revive(&copy, events)?;
+                self.revive(copy, events)?;
             } else if let Some(decided) = self.claiming.begin(copy) {
                 self.carry_out(vec![decided], events)?;
             }
@@ -485,9 +514,12 @@ impl Member {
     ) -> Result<(), MemberError> {
         for Decided { copy, other } in decided {
             match other {
-                None => self.revive(&copy, events)?,
+                None => self.revive(copy, events)?,
                 Some(other) => {
                     self.plane.forward(copy.key, other)?;
+                    if let Some(records) = &mut self.records {
+                        records.on_answer(&copy.key);
+                    }
                     self.revivals.send_on(&self.plane, &copy);
                     events.push(Event::Forwarded {
                         client: copy.key.client(),
@@ -499,13 +531,61 @@ impl Member {
         Ok(())
     }
 
-    fn revive(&mut self, copy: &SegmentCopy, events: &mut Vec<Event>) -> Result<(), MemberError> {
+    fn revive(&mut self, copy: SegmentCopy, events: &mut Vec<Event>) -> Result<(), MemberError> {
+        let revivals = &self.revivals;
+        let looked_up = match &mut self.records {
+            Some(records) if records.is_needed_for(&copy, revivals) => records.look_up(copy),
+            _ => {
+                let record = Err(PositionError::NoStore);
+                Some(LookedUp { copy, record })
+            }
+        };
+        match looked_up {
+            Some(looked_up) => self.revive_with(looked_up, events),
+            None => Ok(()),
+        }
+    }
+
+    fn revive_with(
+        &mut self,
+        LookedUp { copy, record }: LookedUp,
+        events: &mut Vec<Event>,
+    ) -> Result<(), MemberError> {
         let rules = Rules {
             unix_now: clock::unix_offset() + clock::boot(),
             ..self.service.rules
         };
-        if let Some(ended) = self.revivals.take(&self.plane, &rules, copy)? {
-            events.push(event_of(ended));
+        if let Some(records) = &mut self.records {
+            records.on_answer(&copy.key);
+        }
+        if let Some(ended) = self.revivals.take(&self.plane, &rules, &copy, record)? {
+            self.end(ended, events);
+        }
+        Ok(())
+    }
+
+    /// A revival has ended.
+    fn end(&mut self, ended: Ended, events: &mut Vec<Event>) {
+        if let (Some(records), Some(record), None) =
+            (&mut self.records, &ended.record, &ended.refused)
+        {
+            records.on_revived(ended.key, record, ended.is_stored);
+        }
+        events.push(event_of(ended));
+    }
+
+    /// Writes records, calls clients, and goes on with revivals whose records are there.
+    fn keep_records(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {
+        let incarnation = self.service.rules.incarnation;
+        let Some(records) = &mut self.records else {
+            return Ok(());
+        };
+        let found = records.poll(&self.plane, incarnation, events)?;
+        for packet in records.due_calls(&self.plane, incarnation)? {
+            self.revivals.call(&self.plane, &packet);
+        }
+        for looked_up in found {
+            self.revive_with(looked_up, events)?;
         }
         Ok(())
     }

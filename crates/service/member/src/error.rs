@@ -57,6 +57,9 @@ pub enum MemberError {
     /// The balancer does not admit the member.
     #[error("the balancer does not admit this member: {0}")]
     Refused(protocol::pool::Refused),
+    /// A URL of a store from the balancer.
+    #[error("the balancer's --store: {0}")]
+    StoreUrl(store::UrlError),
     /// Terms of leases that no balancer has.
     #[error("the terms of the balancer's leases: {0}")]
     Terms(lease::TermsError),

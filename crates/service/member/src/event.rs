@@ -73,6 +73,18 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// A store of the pool does not answer.
+    StoreLost {
+        /// The address.
+        store: String,
+        /// Why.
+        reason: String,
+    },
+    /// A store of the pool answers.
+    StoreConnected {
+        /// The address.
+        store: String,
+    },
     /// A connection can no longer be revived.
     Unprotected {
         /// The client.
@@ -93,6 +105,7 @@ impl Event {
                 | Self::BalancerLost { .. }
                 | Self::NotAdmitted { .. }
                 | Self::Refused { .. }
+                | Self::StoreLost { .. }
         )
     }
 
@@ -144,6 +157,8 @@ impl fmt::Display for Event {
             Self::Refused { client, reason } => {
                 write!(f, "reset the connection of {client}: {reason}")
             }
+            Self::StoreLost { store, reason } => write!(f, "no store at {store}: {reason}"),
+            Self::StoreConnected { store } => write!(f, "the store at {store} answers"),
             Self::Unprotected { client, reason } => {
                 write!(f, "the connection of {client} is not protected: {reason}")
             }

@@ -6,6 +6,7 @@
 //! | `engine` | the event loop's work: events of the programs, deaths of the server, revivals |
 //! | `event` | events of a member |
 //! | `pool_client` | the stream to the balancer: settings, the lease, the table |
+//! | `records` | records of connections in the store of the pool |
 //! | `remains` | what a member leaves on its host, and `outlive clean` |
 //! | `revivals` | connections that are being revived, between the programs and the crate `objects` |
 //! | `run` | a member from its start to its end |
@@ -17,6 +18,7 @@ mod engine;
 mod error;
 mod event;
 mod pool_client;
+mod records;
 mod remains;
 mod revivals;
 mod run;

@@ -4,8 +4,9 @@ use dataplane::{Injector, MemberPlane, ObjectCopy, Space};
 use objects::{
     flow::Flow,
     plane::SegmentCopy,
+    record::Record,
     revivals::{self, Ended, Programs},
-    revive::Rules,
+    revive::{PositionError, Rules},
     unreachable,
 };
 use std::time::Duration;
@@ -152,14 +153,16 @@ impl Revivals {
         self.revivals.deadline()
     }
 
+    /// `record`: of the connection, or why there is none.
     pub(crate) fn take(
         &mut self,
         plane: &MemberPlane,
         rules: &Rules,
         copy: &SegmentCopy,
+        record: Result<Record, PositionError>,
     ) -> Result<Option<Ended>, MemberError> {
         let (mut kernel, revivals) = self.split(plane);
-        revivals.take(&mut kernel, rules, copy, clock::now())
+        revivals.take(&mut kernel, rules, copy, record, clock::now())
     }
 
     pub(crate) fn poll(&mut self, plane: &MemberPlane) -> Result<Vec<Ended>, MemberError> {
@@ -195,6 +198,11 @@ impl Revivals {
         let Some(message) = unreachable::about(key, seq) else {
             return;
         };
-        to_client(plane, &self.injector, 0, &message);
+        self.call(plane, &message);
+    }
+
+    /// A segment or a message that the client answers, on the way that the host knows.
+    pub(crate) fn call(&self, plane: &MemberPlane, packet: &[u8]) {
+        to_client(plane, &self.injector, 0, packet);
     }
 }

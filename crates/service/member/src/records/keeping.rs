@@ -1,0 +1,167 @@
+//! The records that this member has written, or has used: renewed, written anew and deleted.
+
+use std::{collections::HashMap, time::Duration};
+
+use dataplane::MemberPlane;
+use objects::{
+    flow::{Flow, Mode},
+    record::{Record, StoreKey},
+};
+use wire::FlowKey;
+
+use super::Names;
+use crate::error::MemberError;
+
+/// Pause between two looks at a connection.
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
+/// A quarter of the time to live of a record.
+const RENEWAL_PERIOD: Duration = Duration::from_secs(30 * 60);
+/// Bytes after which the record of a response is written anew: see [`objects::record::StoredAnswer::acked`].
+const REWRITE_BYTES: u64 = 512 << 20;
+/// Looks that find another turn before a record is deleted: the client's echo may be of the turn before.
+const LOOKS_MAX: u32 = 2;
+
+#[derive(Default)]
+pub(super) struct Written {
+    records: HashMap<FlowKey, One>,
+    next_look: Option<Duration>,
+}
+
+struct One {
+    name: StoreKey,
+    record: Record,
+    renew_at: Duration,
+    /// Looks that found another turn.
+    looks: u32,
+}
+
+/// Work at the store.
+pub(super) enum Task {
+    Delete(StoreKey),
+    Renew(StoreKey),
+    Write(FlowKey, Record),
+}
+
+impl Written {
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Name of the record that the connection relies on.
+    pub(super) fn name(&self, key: &FlowKey) -> Option<StoreKey> {
+        self.records.get(key).map(|one| one.name)
+    }
+
+    /// Whether a newer record of the connection is in the store.
+    pub(super) fn is_behind(&self, key: &FlowKey, record: &Record) -> bool {
+        let kept = self.record(key);
+        kept.is_some_and(|kept| kept.generation > record.generation)
+    }
+
+    pub(super) fn record(&self, key: &FlowKey) -> Option<&Record> {
+        self.records.get(key).map(|one| &one.record)
+    }
+
+    pub(super) fn records(&self) -> Vec<(StoreKey, Record)> {
+        let all = self.records.values();
+        all.map(|one| (one.name, one.record.clone())).collect()
+    }
+
+    /// The records that this member has written.
+    pub(super) fn own_records(&self, names: &Names) -> Vec<(FlowKey, Record)> {
+        { self.records.iter() }
+            .filter(|(key, one)| one.name == names.own(**key))
+            .map(|(key, one)| (*key, one.record.clone()))
+            .collect()
+    }
+
+    /// Returns the name of the record before.
+    pub(super) fn insert(
+        &mut self,
+        key: FlowKey,
+        name: StoreKey,
+        record: Record,
+        now: Duration,
+    ) -> Option<StoreKey> {
+        self.next_look.get_or_insert(now + LOOK_PERIOD);
+        let one = One {
+            name,
+            record,
+            renew_at: now + RENEWAL_PERIOD,
+            looks: 0,
+        };
+        self.records.insert(key, one).map(|before| before.name)
+    }
+
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.next_look
+    }
+
+    /// Looks at all connections once in a while.
+    pub(super) fn due(
+        &mut self,
+        plane: &MemberPlane,
+        incarnation: u32,
+        now: Duration,
+    ) -> Result<Vec<Task>, MemberError> {
+        let mut steps = Vec::new();
+        if self.next_look.is_none_or(|at| now < at) {
+            return Ok(steps);
+        }
+        let mut over = Vec::new();
+        for (key, one) in &mut self.records {
+            let flow = plane.flow(*key)?;
+            if one.is_over(flow.as_ref(), incarnation) {
+                steps.push(Task::Delete(one.name));
+                over.push(*key);
+                continue;
+            }
+            if now >= one.renew_at {
+                one.renew_at = now + RENEWAL_PERIOD;
+                steps.push(Task::Renew(one.name));
+            }
+            if flow.is_some_and(|flow| one.advance(&flow)) {
+                steps.push(Task::Write(*key, one.record.clone()));
+            }
+        }
+        for key in over {
+            self.records.remove(&key);
+        }
+        self.next_look = (!self.records.is_empty()).then_some(now + LOOK_PERIOD);
+        Ok(steps)
+    }
+}
+
+impl One {
+    /// Whether no client can need the record. The client's echo may name the turn of the record until the turn behind
+    /// is over.
+    fn is_over(&mut self, flow: Option<&Flow>, incarnation: u32) -> bool {
+        let Some(flow) = flow else {
+            return true;
+        };
+        let number = self.record.turns.last().map_or(0, |turn| turn.number);
+        let is_near = (0..=1).contains(&flow.turn.number.wrapping_sub(number));
+        if is_near || flow.mode == Mode::Reviving || flow.incarnation != incarnation {
+            self.looks = 0;
+            return false;
+        }
+        self.looks += 1;
+        self.looks >= LOOKS_MAX
+    }
+
+    /// Whether the record is to be written anew, with a later position.
+    fn advance(&mut self, flow: &Flow) -> bool {
+        let turn = self.record.turns.last_mut();
+        let Some(turn) = turn.filter(|turn| turn.number == flow.turn.number) else {
+            return false;
+        };
+        let Some(answer) = turn.answer.as_mut().filter(|_| flow.is_stored()) else {
+            return false;
+        };
+        let is_far = flow.turn.acked >= answer.acked.saturating_add(REWRITE_BYTES);
+        if is_far {
+            answer.acked = flow.turn.acked;
+        }
+        is_far
+    }
+}
