@@ -1,17 +1,21 @@
 //! A pool: a balancer, members with nginx, and a client.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lab::{Host, Output, Pid, Process, Signal};
+use rustix::net::sockopt;
 use serde_json::Value;
 
 use crate::loggers::key_file;
 use crate::servers::{SERVER_PORT, site};
 use crate::{EVENT_TIMEOUT, Scene, binaries};
+
+/// Receive buffer of a client.
+const RECEIVE_BUFFER_BYTES: usize = 512 << 10;
 
 /// The port on which the balancer listens for members.
 pub const POOL_PORT: u16 = 7700;
@@ -57,6 +61,9 @@ pub struct PoolProgram {
 /// the table that a balancer leaves for the next balancer.
 impl Drop for PoolProgram {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}:\n{}", self.host.name(), self.log());
+        }
         if !self.is_stopped {
             let _ = self.process.kill(Signal::KILL);
             let _ = self.process.wait_with_timeout(EVENT_TIMEOUT);
@@ -327,6 +334,19 @@ impl Pool {
                 directory.join("www").display()
             ),
         )
+    }
+
+    /// Connects with a receive buffer that stays small: a server cannot be done with a large file before the client
+    /// reads.
+    ///
+    /// # Panics
+    /// When there is no connection.
+    #[must_use]
+    #[track_caller]
+    pub fn connect(&self, address: SocketAddr) -> TcpStream {
+        let stream = self.scene.connect_to(address);
+        sockopt::set_socket_recv_buffer_size(&stream, RECEIVE_BUFFER_BYTES).expect("a size");
+        stream
     }
 
     /// The member that serves a connection from this port of the client.

@@ -1,5 +1,7 @@
 //! The mode objects: downloads go on at another member of a pool.
 
+mod store;
+
 use std::net::SocketAddr;
 
 use e2e::clients::{Http, read_some};
@@ -19,7 +21,7 @@ struct Download {
 
 impl Download {
     fn begin(pool: &Pool, address: SocketAddr) -> Self {
-        let http = pool.scene.connect_to(address);
+        let http = pool.connect(address);
         let text = format!("GET /big.bin HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
         e2e::clients::write(&http, text.as_bytes());
         let mut this = Self {
