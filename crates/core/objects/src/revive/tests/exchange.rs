@@ -104,6 +104,18 @@ pub(super) fn packet(
     stamps: (u32, u32),
     payload: &[u8],
 ) -> Vec<u8> {
+    packet_with_window(1000, is_of_client, (seq, ack), flags, stamps, payload)
+}
+
+/// The same with this window.
+pub(super) fn packet_with_window(
+    window: u16,
+    is_of_client: bool,
+    (seq, ack): (SeqNumber, SeqNumber),
+    flags: Flags,
+    stamps: (u32, u32),
+    payload: &[u8],
+) -> Vec<u8> {
     let mut options = OptionsBuffer::new();
     options
         .push(&TcpOption::Timestamps {
@@ -121,7 +133,7 @@ pub(super) fn packet(
         seq,
         ack,
         flags,
-        window: 1000,
+        window,
         options: options.as_slice(),
         payload,
     };
