@@ -19,8 +19,8 @@ pub(crate) enum Extent {
 }
 
 /// Tests of which each row costs seconds and differs from the other rows by one choice only.
-const MATRICES: &str =
-    "binary_id(=e2e::kill_matrix) | (binary_id(=e2e::takeover) & test(/^matrix::/))";
+const MATRICES: &str = "binary_id(=e2e::kill_matrix) | \
+    ((binary_id(=e2e::takeover) | binary_id(=e2e::objects)) & test(/^matrix::/))";
 
 /// Tests that run once more, with a logger on another machine.
 const LINKED: &str = "binary_id(=e2e::kill_matrix) | binary_id(=e2e::recovery) | binary_id(=e2e::network) | \

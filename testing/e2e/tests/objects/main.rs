@@ -1,5 +1,8 @@
 //! The mode objects: downloads go on at another member of a pool.
 
+mod matrix;
+mod moments;
+
 use std::net::SocketAddr;
 
 use e2e::clients::{Http, read_some};
