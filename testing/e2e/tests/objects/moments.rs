@@ -290,7 +290,7 @@ impl Client {
 }
 
 /// The text of a head, and the bytes behind it.
-fn split(bytes: &[u8]) -> Option<(String, &[u8])> {
+pub(crate) fn split(bytes: &[u8]) -> Option<(String, &[u8])> {
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
     let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
     Some((head, &bytes[end..]))
