@@ -51,6 +51,7 @@ pub struct PoolProgram {
     /// The host.
     pub host: Host,
     process: Process,
+    words: Vec<String>,
     said: PathBuf,
     run_dir: PathBuf,
     is_stopped: bool,
@@ -100,6 +101,7 @@ impl PoolProgram {
         Self {
             host: host.clone(),
             process,
+            words: words.iter().map(|&word| word.to_owned()).collect(),
             said,
             run_dir,
             is_stopped: false,
@@ -150,6 +152,22 @@ impl PoolProgram {
         self.process.kill(Signal::KILL).expect("a signal");
         let ended = self.process.wait_with_timeout(EVENT_TIMEOUT);
         assert!(ended.expect("a status").is_some(), "it lives");
+    }
+
+    /// Kills the program, and starts the program again. The output is appended.
+    ///
+    /// # Panics
+    /// When the program does not run, or cannot be started.
+    pub fn restart(&mut self) {
+        self.kill();
+        let mut command = self.host.command(&binaries::outlive().to_string_lossy());
+        command
+            .args(&self.words)
+            .env("OUTLIVE_RUN_DIR", &self.run_dir);
+        let output = Output::File(self.said.clone());
+        let started = self.host.spawn(&mut command, &output);
+        self.process = started.expect("the program starts");
+        self.is_killed = false;
     }
 
     /// Runs `outlive` with these arguments on the same host.
@@ -240,6 +258,14 @@ impl Pool {
     /// # Panics
     /// When the member does not join.
     pub fn add_member(&mut self, more: &[&str]) {
+        self.add_member_with(more, Self::nginx);
+    }
+
+    /// The same, with another server: the command for a member of this name.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn add_member_with(&mut self, more: &[&str], server: fn(&Self, &str) -> Vec<String>) {
         let number = u8::try_from(self.members.len()).expect("few members");
         let name = format!("web{}", number + 1);
         let host = self
@@ -247,14 +273,13 @@ impl Pool {
             .lab
             .add_host_at(&name, 11 + number)
             .expect("a host");
-        let member = self.start_member(&host, &name, more);
+        let member = self.start_member(&host, &name, more, &server(self, &name));
         self.members.push(member);
         self.await_members(self.members.len());
     }
 
-    fn start_member(&self, host: &Host, name: &str, more: &[&str]) -> Member {
+    fn start_member(&self, host: &Host, name: &str, more: &[&str], server: &[String]) -> Member {
         let at = SocketAddr::from((self.balancer.host.address().ipv6(), POOL_PORT)).to_string();
-        let config = self.nginx(name).to_string_lossy().into_owned();
         let keys = self.keys.to_string_lossy();
         let words = [
             "objects",
@@ -266,8 +291,8 @@ impl Pool {
             name,
             "--json",
         ];
-        let server = ["--", "nginx", "-c", &config];
-        let words = [&words[..], more, &server].concat();
+        let server: Vec<&str> = server.iter().map(String::as_str).collect();
+        let words = [&words[..], more, &["--"], &server].concat();
         Member {
             program: PoolProgram::start(&self.scene, host, name, &words),
             name: name.to_owned(),
@@ -283,7 +308,8 @@ impl Pool {
         let host = program.host.clone();
         // A host without power has no processes, and a namespace has the processes until these have ended.
         drop(program);
-        let member = self.start_member(&host, &name, &[]);
+        let server = self.nginx(&name);
+        let member = self.start_member(&host, &name, &[], &server);
         self.members.insert(index, member);
         self.await_members(members);
     }
@@ -317,23 +343,51 @@ impl Pool {
         }
     }
 
-    fn nginx(&self, name: &str) -> PathBuf {
+    /// nginx. A response has the header `X-Pad` with the values of the arguments `pad`, `pad` and `odd` of the request.
+    #[must_use]
+    pub fn nginx(&self, name: &str) -> Vec<String> {
         let directory = self.scene.directory();
         let listen: String = pool_addresses()
             .iter()
             .map(|address| format!("listen {address} backlog=4096;\n"))
             .collect();
         let place = directory.display();
-        self.scene.write(
+        let config = self.scene.write(
             &format!("{name}.conf"),
             format!(
                 "user root;\nworker_processes 2;\npid {place}/{name}.pid;\nerror_log {place}/{name}.log;\ndaemon off;\n\
                  events {{ worker_connections 4096; }}\n\
                  http {{\naccess_log off;\nsendfile on;\nkeepalive_timeout 120s;\nkeepalive_requests 100000;\n\
-                 server {{\n{listen}root {};\n}}\n}}\n",
+                 server {{\n{listen}root {};\nadd_header X-Pad $arg_pad$arg_pad$arg_odd;\n}}\n}}\n",
                 directory.join("www").display()
             ),
-        )
+        );
+        let config = config.to_string_lossy();
+        ["nginx", "-c", &config].map(str::to_owned).to_vec()
+    }
+
+    /// lighttpd. Its entity tags differ from the tags of nginx.
+    #[must_use]
+    pub fn lighttpd(&self, name: &str) -> Vec<String> {
+        let directory = self.scene.directory();
+        let [v4, v6] = pool_addresses();
+        let config = self.scene.write(
+            &format!("{name}.conf"),
+            format!(
+                "server.document-root = \"{}\"\nserver.bind = \"{}\"\nserver.port = {SERVER_PORT}\n\
+                 server.errorlog = \"{}\"\nserver.max-keep-alive-requests = 100000\n\
+                 server.max-keep-alive-idle = 120\netag.use-inode = \"disable\"\n\
+                 mimetype.assign = ( \"\" => \"application/octet-stream\" )\n\
+                 $SERVER[\"socket\"] == \"{v6}\" {{ }}\n",
+                directory.join("www").display(),
+                v4.ip(),
+                directory.join(format!("{name}.log")).display(),
+            ),
+        );
+        let config = config.to_string_lossy();
+        ["lighttpd", "-D", "-f", &config]
+            .map(str::to_owned)
+            .to_vec()
     }
 
     /// Connects with a receive buffer that stays small: a server cannot be done with a large file before the client
@@ -432,14 +486,14 @@ impl Member {
         let own = self.program.process.pid();
         let pids = self.program.host.pids().expect("it is on");
         pids.into_iter()
-            .filter(|pid| *pid != own && is_nginx(*pid))
+            .filter(|pid| *pid != own && is_server(*pid))
             .collect()
     }
 }
 
-fn is_nginx(pid: Pid) -> bool {
+fn is_server(pid: Pid) -> bool {
     let name = fs::read_to_string(format!("/proc/{}/comm", pid.as_raw_nonzero()));
-    name.is_ok_and(|name| name.trim() == "nginx")
+    name.is_ok_and(|name| matches!(name.trim(), "nginx" | "lighttpd"))
 }
 
 fn age(root: &Path) {

@@ -6,6 +6,7 @@
 //! | the client's segment | the echo tells where the body began ([`Position`]); the payload is the request |
 //! | or its record | of a response that is in the store, the record tells both |
 //! | SYN in the client's name | numbered so that the edited request ends where the client's request ends |
+//! | the window of the client is shut | the request waits until the window opens |
 //! | the request for the rest | the client's own request with another range |
 //! | the head of the answer | judged ([`crate::judge`]): spliced, or reset with a reason |
 //! | the splice | the flow that the programs translate from then on; bytes that came with the head go to the client |
@@ -40,6 +41,7 @@ use crate::key::PoolKey;
 use crate::record::{Record, StoredAnswer, StoredTurn};
 use crate::revivals::CLIENT_PAUSE_MAX;
 use crate::timestamp::{State, Timestamp};
+use crate::unreachable;
 
 /// Time after which a segment to the local server is sent again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
@@ -176,6 +178,9 @@ enum Stage {
         lowest: Option<SeqNumber>,
         sightings: u32,
     },
+    /// The client's window is shut. The first flight of the local server would be lost at the client, and the server's
+    /// timer, which doubles, would outlast the pause.
+    AwaitsWindow(Question),
     Connects(Question),
     Asks(Question, Connected, Received),
     Done,
@@ -370,7 +375,9 @@ impl Revival {
     /// The request target, if the request is known and is text.
     #[must_use]
     pub fn target(&self) -> Option<&str> {
-        let (Stage::Connects(question) | Stage::Asks(question, ..)) = &self.stage else {
+        let (Stage::AwaitsWindow(question) | Stage::Connects(question) | Stage::Asks(question, ..)) =
+            &self.stage
+        else {
             return None;
         };
         core::str::from_utf8(&question.bytes)
@@ -399,8 +406,12 @@ impl Revival {
         if let Some(timestamps) = segment.timestamps() {
             self.client.tsval = timestamps.value;
         }
-        if matches!(self.stage, Stage::AwaitsRequest { .. }) {
+        if self.awaits_client() {
             self.retry_at = now + CLIENT_PAUSE_MAX;
+        }
+        if let Stage::AwaitsWindow(question) = &self.stage {
+            let question = question.clone();
+            return self.ask_open_window(question, segment, now);
         }
         if !matches!(self.stage, Stage::AwaitsRequest { .. }) || segment.payload().is_empty() {
             return Vec::new();
@@ -427,13 +438,41 @@ impl Revival {
             Fit::Asked => {}
         }
         match self.question(&request, start, released) {
-            Ok(question) => {
-                self.stage = Stage::Connects(question);
-                self.tries = 0;
-                self.ask(now)
-            }
+            Ok(question) => self.ask_open_window(question, segment, now),
             Err(reason) => self.refuse(reason),
         }
+    }
+
+    /// Whether the client's next segment is awaited.
+    const fn awaits_client(&self) -> bool {
+        matches!(
+            self.stage,
+            Stage::AwaitsRequest { .. } | Stage::AwaitsWindow(_)
+        )
+    }
+
+    /// Asks the local server, if the client's window is open. A client tells of an open window at once. If that segment
+    /// is lost, the next repetition of the request tells.
+    fn ask_open_window(
+        &mut self,
+        question: Question,
+        segment: &Segment<'_>,
+        now: Duration,
+    ) -> Vec<Action> {
+        if self.client.window > 0 || matches!(self.position, Position::Idle { .. }) {
+            self.stage = Stage::Connects(question);
+            self.tries = 0;
+            return self.ask(now);
+        }
+        let repeated = question.start + u32::from(question.released);
+        self.stage = Stage::AwaitsWindow(question);
+        let is_repeated = !segment.payload().is_empty();
+        let message = is_repeated.then(|| unreachable::about(self.key, repeated));
+        message
+            .flatten()
+            .map(Action::ToClient)
+            .into_iter()
+            .collect()
     }
 
     /// The client's timer brings the request of the position: the lowest of all that are not acknowledged.
@@ -472,7 +511,7 @@ impl Revival {
                 connected,
                 self.position.options(),
             ),
-            Stage::AwaitsRequest { .. } | Stage::Done => None,
+            Stage::AwaitsRequest { .. } | Stage::AwaitsWindow(_) | Stage::Done => None,
         };
         packet.map(Action::ToServer).into_iter().collect()
     }
@@ -482,7 +521,7 @@ impl Revival {
         if now < self.retry_at || self.is_over() {
             return Vec::new();
         }
-        if matches!(self.stage, Stage::AwaitsRequest { .. }) {
+        if self.awaits_client() {
             self.stage = Stage::Done;
             let (reason, reset) = (Reason::Silent, None);
             return Vec::from([Action::Refuse { reason, reset }]);
@@ -526,7 +565,7 @@ impl Revival {
                 received.add(segment);
                 self.on_answer(now)
             }
-            Stage::AwaitsRequest { .. } | Stage::Done => Vec::new(),
+            Stage::AwaitsRequest { .. } | Stage::AwaitsWindow(_) | Stage::Done => Vec::new(),
         }
     }
 

@@ -1,5 +1,10 @@
 //! The mode objects: downloads go on at another member of a pool.
 
+mod load;
+mod matrix;
+mod moments;
+mod programs;
+mod requests;
 mod store;
 
 use std::net::SocketAddr;

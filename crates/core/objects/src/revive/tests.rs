@@ -85,6 +85,39 @@ fn download_is_continued_at_the_clients_byte() {
 }
 
 #[test]
+fn paused_client_is_continued_when_its_window_opens() {
+    let request = &REQUEST.as_bytes()[1..];
+    let segment = |window, payload: &[u8]| {
+        let numbers = (START + 1, ack_at(3000));
+        packet_with_window(
+            window,
+            true,
+            numbers,
+            Flags::ACK,
+            (50, first_echo(0)),
+            payload,
+        )
+    };
+    let (mut revival, first) = seen(&segment(0, request), |segment| {
+        Revival::new(key(), rules(), segment, 2, NOW_SINCE_BOOT).unwrap()
+    });
+    let later = NOW_SINCE_BOOT + Duration::from_secs(100);
+    let repeated = seen(&segment(0, request), |it| revival.on_client(it, later));
+    for actions in [&first, &repeated] {
+        assert!(
+            matches!(actions[..], [Action::ToClient(_)]),
+            "the pauses between repetitions stay short: {actions:?}"
+        );
+    }
+    assert!(seen(&segment(0, b""), |it| revival.on_client(it, later)).is_empty());
+    assert_eq!(revival.target(), Some("/large"));
+    assert_eq!(revival.on_time(later + Duration::from_secs(149)), []);
+    let actions = seen(&segment(1, b""), |it| revival.on_client(it, later));
+    let (request, _) = asked(&mut revival, &actions);
+    assert!(request.contains("Range: bytes=2999-"), "{request}");
+}
+
+#[test]
 fn end_of_a_short_rest_comes_with_the_close_of_the_server() {
     let (mut revival, actions) = repeat(REQUEST, ack_at(9990), first_echo(0));
     asked(&mut revival, &actions);
@@ -107,7 +140,7 @@ fn server_of_a_client_with_a_closed_window_sends_the_bytes_before_the_clients() 
         asked(&mut revival, &actions);
         let end = START + u32::try_from(REQUEST.len()).unwrap();
         let stamps = (50, first_echo(0));
-        let full = packet_with_window(0, true, end, ack_at(3000), Flags::ACK, stamps, b"");
+        let full = packet_with_window(0, true, (end, ack_at(3000)), Flags::ACK, stamps, b"");
         let none = seen(&full, |segment| revival.on_client(segment, NOW_SINCE_BOOT));
         assert_eq!(none, Vec::new());
         let head = match first {

@@ -104,14 +104,14 @@ pub(super) fn packet(
     stamps: (u32, u32),
     payload: &[u8],
 ) -> Vec<u8> {
-    packet_with_window(1000, is_of_client, seq, ack, flags, stamps, payload)
+    packet_with_window(1000, is_of_client, (seq, ack), flags, stamps, payload)
 }
 
+/// The same with this window.
 pub(super) fn packet_with_window(
     window: u16,
     is_of_client: bool,
-    seq: SeqNumber,
-    ack: SeqNumber,
+    (seq, ack): (SeqNumber, SeqNumber),
     flags: Flags,
     stamps: (u32, u32),
     payload: &[u8],
