@@ -54,9 +54,9 @@ pub(crate) enum Verb {
     /// start. Clients see a pause. outlive ends the server by SIGKILL, as a crash would: the connections are protected
     /// against a crash. The options of `outlive serve` and the command of the server stay the same.
     Restart(OfService),
-    /// Show the protected services of this host
+    /// Show the services, balancers and members of pools on this host
     Status(Status),
-    /// Show the events of a service: deaths, restarts, connections recovered and reset
+    /// Show the events of a service, a balancer or a member of a pool
     Events(Events),
     /// Show the events of a service on disk, also from earlier runs of `outlive serve`
     ///
@@ -573,7 +573,7 @@ pub(crate) struct OfService {
 
 #[derive(Debug, Args)]
 pub(crate) struct Status {
-    /// Name of the service [default: all services]
+    /// Name of the service, pool or member [default: all]
     pub(crate) service: Option<String>,
     /// List every connection, too
     #[arg(long)]
@@ -587,7 +587,7 @@ pub(crate) struct Status {
 
 #[derive(Debug, Args)]
 pub(crate) struct Events {
-    /// Name of the service [default: the only service]
+    /// Name of the service, pool or member [default: the only one]
     pub(crate) service: Option<String>,
     /// Continue with new events until interrupted
     #[arg(long, short)]

@@ -29,6 +29,7 @@ pub mod judge;
 mod key;
 pub mod paper;
 pub mod plane;
+mod reasons;
 pub mod revivals;
 pub mod revive;
 pub mod timestamp;

@@ -21,6 +21,8 @@ pub enum Event {
     },
     /// The balancer has granted the first lease.
     Joined,
+    /// The member has left the pool, as asked.
+    Left,
     /// The pool has other members than before.
     PoolChanged {
         /// Epoch of the table.
@@ -70,19 +72,57 @@ pub enum Event {
     Refused {
         /// The client.
         client: SocketAddr,
-        /// Why.
+        /// The kind of reason, for scripts.
+        code: &'static str,
+        /// The reason in words.
         reason: String,
     },
     /// A connection can no longer be revived.
     Unprotected {
         /// The client.
         client: SocketAddr,
-        /// Why.
+        /// The kind of reason, for scripts.
+        code: &'static str,
+        /// The reason in words.
         reason: String,
     },
 }
 
+/// All kinds of events.
+pub(crate) const KINDS: [&str; 12] = [
+    "serving",
+    "joined",
+    "left",
+    "pool_changed",
+    "expelled",
+    "not_admitted",
+    "balancer_lost",
+    "died",
+    "revived",
+    "forwarded",
+    "refused",
+    "unprotected",
+];
+
 impl Event {
+    /// The event's name as in JSON, one of [`KINDS`].
+    pub(crate) const fn kind(&self) -> &'static str {
+        match self {
+            Self::Serving { .. } => "serving",
+            Self::Joined => "joined",
+            Self::Left => "left",
+            Self::PoolChanged { .. } => "pool_changed",
+            Self::Expelled { .. } => "expelled",
+            Self::NotAdmitted { .. } => "not_admitted",
+            Self::BalancerLost { .. } => "balancer_lost",
+            Self::Died { .. } => "died",
+            Self::Revived { .. } => "revived",
+            Self::Forwarded { .. } => "forwarded",
+            Self::Refused { .. } => "refused",
+            Self::Unprotected { .. } => "unprotected",
+        }
+    }
+
     /// Whether the operator should look.
     #[must_use]
     pub const fn is_warning(&self) -> bool {
@@ -111,6 +151,7 @@ impl fmt::Display for Event {
                 write!(f, "the server listens again, life {incarnation}")
             }
             Self::Joined => write!(f, "joined the pool"),
+            Self::Left => write!(f, "left the pool"),
             Self::PoolChanged { epoch, members } => {
                 let plural = if *members == 1 { "member" } else { "members" };
                 write!(f, "the pool has {members} {plural} (epoch {epoch})")
@@ -141,10 +182,10 @@ impl fmt::Display for Event {
             Self::Forwarded { client, to } => {
                 write!(f, "segments of {client} go to the member {to}")
             }
-            Self::Refused { client, reason } => {
+            Self::Refused { client, reason, .. } => {
                 write!(f, "reset the connection of {client}: {reason}")
             }
-            Self::Unprotected { client, reason } => {
+            Self::Unprotected { client, reason, .. } => {
                 write!(f, "the connection of {client} is not protected: {reason}")
             }
         }

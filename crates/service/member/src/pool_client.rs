@@ -248,6 +248,11 @@ impl PoolClient {
         lock(&self.shared).clone()
     }
 
+    /// The same, for a reader that does not act on changes.
+    pub(crate) fn peek(&self) -> PoolView {
+        lock(&self.shared).clone()
+    }
+
     /// Readable when the view has changed.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.changed.as_fd()

@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use operator_socket::EventRecord;
 use protocol::pool::{Config, Hello, MemberAddress, MemberName, MembershipState, Refused};
 use rand::Rng as _;
 use supervise::{Command, become_subreaper};
@@ -17,8 +18,9 @@ use crate::{
     engine::{Member, MemberConfig},
     error::{MemberError, SystemContext},
     event::Event,
+    operator::{Operator, Tell},
     pool_client::{Admission, PoolSettings},
-    remains::MemberDirectory,
+    remains::{self, MemberDirectory},
 };
 
 /// How long the lease of a former member may last, and the pause between two questions for its end.
@@ -46,6 +48,8 @@ pub struct Options {
     pub is_immutable: bool,
     /// Longest time for which a request stays unacknowledged.
     pub withhold: Duration,
+    /// Address of the metrics.
+    pub metrics: Option<SocketAddr>,
     /// Directory for the files of a running member.
     pub run_dir: PathBuf,
 }
@@ -57,9 +61,11 @@ pub struct Options {
 pub fn run(
     options: &Options,
     is_stopped: impl Fn() -> bool,
-    mut tell: impl FnMut(&Event),
+    mut tell: impl FnMut(&EventRecord<'_, Event>),
 ) -> Result<(), MemberError> {
     let directory = MemberDirectory::lock(&options.run_dir, options.name.as_str())?;
+    let socket = remains::socket(&options.run_dir, options.name.as_str());
+    let mut operator = Operator::start(&options.name, socket, options.metrics)?;
     let (pool, claims) = pool_settings(options)?;
     let settings = settings_of(&pool)?;
     // The server of a member that was killed is silent, and other members have its connections.
@@ -77,9 +83,10 @@ pub fn run(
     let cgroup = directory.create_cgroup()?;
     become_subreaper().doing("become the reaper of the server's orphans")?;
     let mut member = Member::new(config, claims, &settings, cgroup, directory.pins())?;
-    let served = serve(&mut member, is_stopped, &mut tell);
+    let served = serve(&mut member, &mut operator, is_stopped, &mut tell);
     let stopped = member.stop();
     if stopped.is_ok() {
+        operator.emit(&Event::Left, &mut tell);
         directory.remove();
     }
     served.and(stopped)
@@ -102,13 +109,15 @@ fn settings_of(pool: &PoolSettings) -> Result<Config, MemberError> {
 
 fn serve(
     member: &mut Member,
+    operator: &mut Operator,
     is_stopped: impl Fn() -> bool,
-    tell: &mut impl FnMut(&Event),
+    tell: Tell<'_>,
 ) -> Result<(), MemberError> {
     while !is_stopped() {
-        for event in member.run_once(WAIT_MAX)? {
-            tell(&event);
+        for event in member.run_once(WAIT_MAX, operator)? {
+            operator.emit(&event, tell);
         }
+        operator.answer(member);
     }
     Ok(())
 }
