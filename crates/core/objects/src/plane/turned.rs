@@ -94,6 +94,17 @@ pub(super) fn make_ack(
     plane.shared.count(Counter::AcksMade);
 }
 
+/// The window for an acknowledgement up to `ack` in the client's name. Bytes before the floor do not reach the client,
+/// whose window is no bound for these.
+fn self_ack_window(flow: &Flow, ack: SeqNumber) -> u16 {
+    let missing = (flow.server.floor - flow.server.delta)
+        .0
+        .wrapping_sub(ack.0);
+    let unit = 1_u32 << (flow.client.window_scale & 15);
+    let window = u32::from(flow.client.window).saturating_add(missing.div_ceil(unit));
+    u16::try_from(window).unwrap_or(u16::MAX)
+}
+
 /// Turns a segment of the server into the client's pure ACK of everything before `ack`: the client has these bytes,
 /// from another server. `ack`: number of the server's socket.
 pub(super) fn self_ack(
@@ -122,7 +133,7 @@ pub(super) fn self_ack(
     overwrite(
         &mut header,
         WINDOW_OFFSET,
-        &flow.client.window.to_be_bytes(),
+        &self_ack_window(flow, ack).to_be_bytes(),
     );
     write_timestamps(&mut header, flow.client.tsval, server_tsval);
     let (from, to) = (segment.network.destination, segment.network.source);

@@ -6,7 +6,8 @@ use core::time::Duration;
 use wire::{Flags, FlowKey, SeqNumber};
 
 use super::{
-    Action, Answer, ClientView, Connected, Position, Question, Rules, segments, segments::Received,
+    Action, Answer, ClientView, Connected, Position, Question, Rules, segments,
+    segments::{Missing, Received},
 };
 use crate::flow::{Client, Flow, Mode, POOL_WINDOW_SCALE, Phase, Server, States, Turn};
 use crate::isn::{self, Slot};
@@ -241,12 +242,21 @@ impl Splice<'_> {
         }
         // Bytes before the client's position are acknowledged in the client's name, as far as these have come.
         let known = first_needed.min_seq(received_end(received, self.connected));
-        let (client, end) = (self.client, self.question.end);
-        let ack = segments::acknowledgement(key, client, end, known, self.connected.tsval);
+        let ack = self.acknowledgement(first_needed, known);
         let mut actions = Vec::from([Action::Splice(Box::new(flow))]);
         actions.extend(ack.map(Action::ToServer));
         actions.extend(packets.into_iter().map(Action::ToClient));
         actions
+    }
+
+    /// The client's acknowledgement of the bytes before `known`.
+    fn acknowledgement(&self, first_needed: SeqNumber, known: SeqNumber) -> Option<Vec<u8>> {
+        let missing = Missing {
+            bytes: first_needed.0.wrapping_sub(known.0),
+            scale: self.position.options().window_scale(),
+        };
+        let (client, end) = (self.client, self.question.end);
+        segments::acknowledgement(*self.key, client, end, known, missing, self.connected.tsval)
     }
 
     /// Everything that came lies before the client's position.
@@ -261,12 +271,11 @@ impl Splice<'_> {
         received: &Received,
         first_needed: SeqNumber,
     ) -> Vec<Action> {
-        let (key, client) = (*self.key, self.client);
+        let key = *self.key;
         flow.begin_index(self.connected.tsval);
         let told = segments::to_client(key, &flow, flow.server.nxt, Flags::ACK, &[]);
         let known = first_needed.min_seq(received_end(received, self.connected));
-        let tsval = self.connected.tsval;
-        let ack = segments::acknowledgement(key, client, self.question.end, known, tsval);
+        let ack = self.acknowledgement(first_needed, known);
         let mut actions = Vec::from([Action::Splice(Box::new(flow))]);
         actions.extend(ack.map(Action::ToServer));
         actions.extend(told.map(Action::ToClient));

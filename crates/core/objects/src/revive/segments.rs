@@ -143,26 +143,39 @@ pub(super) fn request(
     emit(&spec, ChecksumMode::Partial)
 }
 
-/// The client's acknowledgement of the bytes of the server's socket before `ack`.
+/// The client's acknowledgement of the bytes of the server's socket before `ack`. `missing` bytes behind `ack` will be
+/// thrown away: the client's window is no bound for these. Without this, a client whose window is shut would wait for
+/// ever: its acknowledgements are of bytes that the server has not sent, and the server's TCP reads no window in these
+/// (RFC 9293, 3.10.7.4).
 pub(super) fn acknowledgement(
     key: FlowKey,
     client: &ClientView,
     end: SeqNumber,
     ack: SeqNumber,
+    missing: Missing,
     tsval: u32,
 ) -> Option<Vec<u8>> {
     let options = timestamps(client.tsval, tsval);
+    let window =
+        u32::from(client.window).saturating_add(missing.bytes.div_ceil(1 << missing.scale));
     let spec = SegmentSpec {
         source: key.client(),
         destination: key.server(),
         seq: end,
         ack,
         flags: Flags::ACK,
-        window: client.window,
+        window: u16::try_from(window).unwrap_or(u16::MAX),
         options: options.as_slice(),
         payload: &[],
     };
     emit(&spec, ChecksumMode::Partial)
+}
+
+/// Bytes before the client's position that the server has not sent, and the scale of the client's window.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Missing {
+    pub bytes: u32,
+    pub scale: u8,
 }
 
 /// A segment for the client, as the programs would send it.

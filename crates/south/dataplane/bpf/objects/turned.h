@@ -97,6 +97,16 @@ __noinline int make_ack(struct __sk_buff *skb, struct object_scratch *s, const s
 	return bpf_skb_store_bytes(skb, p->tcp_offset, s->header.tcp, len, 0) ? -EFAULT : 0;
 }
 
+/* The window for an ACK up to `ack` in the client's name. Bytes before the floor do not reach the client, whose window is
+ * no bound for these: an ACK of the client itself is of bytes that the server has not sent, and cannot open a window. */
+static __always_inline __u16 self_ack_window(const struct object_flow *f, __u32 ack)
+{
+	__u32 shift = f->client_window_scale & 15;
+	__u64 missing = (__u32)(f->floor - f->delta - ack), window = f->client_window;
+	window += (missing + (1 << shift) - 1) >> shift;
+	return window > 0xffff ? 0xffff : window;
+}
+
 /* Turns a segment of the server into the client's pure ACK of everything before `ack`: the client has these bytes, from
  * another server. `ack`: number of the server's socket. */
 __noinline int self_ack(struct __sk_buff *skb, struct object_scratch *s, const struct object_flow *f,
@@ -123,7 +133,7 @@ __noinline int self_ack(struct __sk_buff *skb, struct object_scratch *s, const s
 	write32(h + TCP_ACK_SEQ, ack);
 	h[TCP_DATA_OFFSET] = (HEADER_WITH_TIMESTAMPS / 4) << 4;
 	h[TCP_FLAGS] = TCP_ACK;
-	write16(h + TCP_WINDOW, f->client_window);
+	write16(h + TCP_WINDOW, self_ack_window(f, ack));
 	h[20] = OPTION_NOP;
 	h[21] = OPTION_NOP;
 	h[22] = OPTION_TIMESTAMPS;
