@@ -622,6 +622,17 @@ pub(crate) struct ShowHistory {
 pub(crate) struct Check {
     #[command(flatten)]
     pub(crate) serve: Serve,
+    /// Check the pool of the balancer that listens there: its members, and their objects (--url)
+    ///
+    /// With --key-file, and without options of `outlive serve`. Each member answers for its own server, over the
+    /// balancer's list of members. The exit status is 0 if all members could go on with each other's downloads.
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, requires = "key_file", conflicts_with_all = ["address", "command", "standby", "logger"], help_heading = "Pool")]
+    pub(crate) pool: Option<SocketAddr>,
+    /// With --pool: path of an object that all members must serve alike, such as /big.iso
+    ///
+    /// Repeat this option for more objects, at most 64.
+    #[arg(long, value_name = "PATH", value_parser = units::target, requires = "pool", help_heading = "Pool")]
+    pub(crate) url: Vec<String>,
     /// Check the start of `outlive standby` in place of `outlive serve`
     #[arg(long, help_heading = "Standby")]
     pub(crate) standby: bool,

@@ -447,6 +447,9 @@ fn known(run_dir: &RunDir) -> String {
 }
 
 pub(crate) fn check(arguments: Check) -> Outcome {
+    if let Some(balancer) = arguments.pool {
+        return objects_command::check(balancer, arguments);
+    }
     let json = arguments.serve.json;
     let hint = arguments.serve.file.hint();
     let config = match serve_command::to_check(arguments.serve, arguments.standby) {
@@ -461,15 +464,20 @@ pub(crate) fn check(arguments: Check) -> Outcome {
         if json {
             self::json(finding);
         } else {
-            let mark = match (finding.ok, finding.warning) {
-                (true, _) => "ok  ",
-                (false, true) => "WARN",
-                (false, false) => "FAIL",
-            };
+            let mark = mark(finding.ok, finding.warning);
             line(&format!("{mark} {}: {}", finding.question, finding.answer));
         }
     }
     preflight::fault_of(&findings).map_or(Outcome::Done, Outcome::from)
+}
+
+/// The first word of an answer of a check.
+pub(crate) const fn mark(is_ok: bool, is_warning: bool) -> &'static str {
+    match (is_ok, is_warning) {
+        (true, _) => "ok  ",
+        (false, true) => "WARN",
+        (false, false) => "FAIL",
+    }
 }
 
 pub(crate) fn clean(arguments: &Clean) -> Outcome {

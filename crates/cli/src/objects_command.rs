@@ -2,13 +2,17 @@
 
 use std::{
     io,
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use member::{Event, MemberError, WITHHOLD_MAX};
+use member::{
+    Event, MemberError, WITHHOLD_MAX,
+    pool_check::{self, PoolCheck},
+};
 use operator_socket::EventRecord;
 use protocol::pool::MemberName;
 use recovery::Count;
@@ -20,8 +24,8 @@ use signal_hook::{
 use supervise::{CgroupError, Command};
 
 use crate::{
-    arguments::{Clean, Events, Objects, Status},
-    commands::{json, line},
+    arguments::{Check, Clean, Events, Objects, Status},
+    commands::{json, line, mark},
     exit::Outcome,
     stdout,
 };
@@ -170,6 +174,31 @@ pub(crate) fn status(arguments: &Status, name: &str) -> Outcome {
         Err(error) => return failed(&error),
     };
     Outcome::Done
+}
+
+/// Checks the pool of a balancer.
+pub(crate) fn check(balancer: SocketAddr, arguments: Check) -> Outcome {
+    let check = PoolCheck {
+        balancer,
+        key_file: arguments.serve.key_file.unwrap_or_default(),
+        targets: arguments.url,
+    };
+    let findings = match pool_check::check(&check) {
+        Ok(findings) => findings,
+        Err(error) => return failed(&error),
+    };
+    for finding in &findings {
+        if arguments.serve.json {
+            json(finding);
+        } else {
+            let mark = mark(finding.ok, finding.warning);
+            line(&format!("{mark} {}: {}", finding.question, finding.answer));
+        }
+    }
+    match findings.iter().all(|finding| finding.ok || finding.warning) {
+        true => Outcome::Done,
+        false => Outcome::Failed,
+    }
 }
 
 /// Prints the events of a running member.

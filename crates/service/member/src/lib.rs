@@ -8,7 +8,9 @@
 //! | `event` | events of a member |
 //! | `metrics` | the status as metrics |
 //! | `operator` | the answers to an operator: status, events, metrics |
+//! | `pool_check` | `outlive check --pool`: whether members agree |
 //! | `pool_client` | the stream to the balancer: settings, the lease, the table |
+//! | `probe` | the answers of a member to a check |
 //! | `remains` | what a member leaves on its host, and `outlive clean` |
 //! | `revivals` | connections that are being revived, between the programs and the crate `objects` |
 //! | `revived_objects` | request targets of revived responses |
@@ -24,7 +26,9 @@ mod error;
 mod event;
 mod metrics;
 mod operator;
+pub mod pool_check;
 mod pool_client;
+mod probe;
 mod remains;
 mod revivals;
 mod revived_objects;

@@ -1,7 +1,7 @@
 //! A member from its start to its end.
 
 use std::{
-    net::{IpAddr, SocketAddr, UdpSocket},
+    net::{IpAddr, SocketAddr, TcpListener, UdpSocket},
     num::NonZeroU16,
     path::PathBuf,
     time::Duration,
@@ -20,12 +20,15 @@ use crate::{
     event::Event,
     operator::{Operator, Tell},
     pool_client::{Admission, PoolSettings},
+    probe,
     remains::{self, MemberDirectory},
 };
 
 /// How long the lease of a former member may last, and the pause between two questions for its end.
 const FORMER_LEASE_MAX: Duration = Duration::from_secs(5);
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// Tries to find a port that is free for UDP and TCP.
+const PORT_TRIES_MAX: u32 = 16;
 /// Longest wait of the loop.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -66,8 +69,10 @@ pub fn run(
     let directory = MemberDirectory::lock(&options.run_dir, options.name.as_str())?;
     let socket = remains::socket(&options.run_dir, options.name.as_str());
     let mut operator = Operator::start(&options.name, socket, options.metrics)?;
-    let (pool, claims) = pool_settings(options)?;
+    let (pool, claims, probes) = pool_settings(options)?;
     let settings = settings_of(&pool)?;
+    let service = settings.addresses.clone();
+    probe::serve(probes, options.key_file.clone(), service)?;
     // The server of a member that was killed is silent, and other members have its connections.
     directory.clear(true)?;
     directory.note_addresses(&settings.addresses)?;
@@ -122,16 +127,34 @@ fn serve(
     Ok(())
 }
 
-fn pool_settings(options: &Options) -> Result<(PoolSettings, UdpSocket), MemberError> {
+/// Sockets for claims and for checks, with the same port.
+fn sockets_at(address: IpAddr) -> Result<(UdpSocket, TcpListener, u16), MemberError> {
+    let mut tries = 0;
+    loop {
+        let claims = socket_at(address)?;
+        let port = claims
+            .local_addr()
+            .doing("read the port of the socket for claims")?
+            .port();
+        tries += 1;
+        match TcpListener::bind((address, port)) {
+            Ok(probes) => return Ok((claims, probes, port)),
+            // The port is taken for TCP alone.
+            Err(error)
+                if error.kind() == std::io::ErrorKind::AddrInUse && tries < PORT_TRIES_MAX => {}
+            Err(error) => {
+                return Err(error).doing("open a socket for checks at the member's address");
+            }
+        }
+    }
+}
+
+fn pool_settings(options: &Options) -> Result<(PoolSettings, UdpSocket, TcpListener), MemberError> {
     let address = match options.address {
         Some(address) => address,
         None => address_towards(options.balancer)?,
     };
-    let claims = socket_at(address)?;
-    let port = claims
-        .local_addr()
-        .doing("read the port of the socket for claims")?
-        .port();
+    let (claims, probes, port) = sockets_at(address)?;
     let settings = PoolSettings {
         balancer: options.balancer,
         key_file: options.key_file.clone(),
@@ -145,7 +168,7 @@ fn pool_settings(options: &Options) -> Result<(PoolSettings, UdpSocket), MemberE
             next: 0,
         },
     };
-    Ok((settings, claims))
+    Ok((settings, claims, probes))
 }
 
 /// This host's address on the way to the balancer.

@@ -1,5 +1,6 @@
 //! The mode objects: downloads go on at another member of a pool.
 
+mod check;
 mod operator;
 
 use std::net::SocketAddr;
