@@ -54,9 +54,9 @@ pub(crate) enum Verb {
     /// start. Clients see a pause. outlive ends the server by SIGKILL, as a crash would: the connections are protected
     /// against a crash. The options of `outlive serve` and the command of the server stay the same.
     Restart(OfService),
-    /// Show the protected services of this host
+    /// Show the services, balancers and members of pools on this host
     Status(Status),
-    /// Show the events of a service: deaths, restarts, connections recovered and reset
+    /// Show the events of a service, a balancer or a member of a pool
     Events(Events),
     /// Show the events of a service on disk, also from earlier runs of `outlive serve`
     ///
@@ -573,7 +573,7 @@ pub(crate) struct OfService {
 
 #[derive(Debug, Args)]
 pub(crate) struct Status {
-    /// Name of the service [default: all services]
+    /// Name of the service, pool or member [default: all]
     pub(crate) service: Option<String>,
     /// List every connection, too
     #[arg(long)]
@@ -587,7 +587,7 @@ pub(crate) struct Status {
 
 #[derive(Debug, Args)]
 pub(crate) struct Events {
-    /// Name of the service [default: the only service]
+    /// Name of the service, pool or member [default: the only one]
     pub(crate) service: Option<String>,
     /// Continue with new events until interrupted
     #[arg(long, short)]
@@ -622,6 +622,17 @@ pub(crate) struct ShowHistory {
 pub(crate) struct Check {
     #[command(flatten)]
     pub(crate) serve: Serve,
+    /// Check the pool of the balancer that listens there: its members, and their objects (--url)
+    ///
+    /// With --key-file, and without options of `outlive serve`. Each member answers for its own server, over the
+    /// balancer's list of members. The exit status is 0 if all members could go on with each other's downloads.
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, requires = "key_file", conflicts_with_all = ["address", "command", "standby", "logger"], help_heading = "Pool")]
+    pub(crate) pool: Option<SocketAddr>,
+    /// With --pool: path of an object that all members must serve alike, such as /big.iso
+    ///
+    /// Repeat this option for more objects, at most 64.
+    #[arg(long, value_name = "PATH", value_parser = units::target, requires = "pool", help_heading = "Pool")]
+    pub(crate) url: Vec<String>,
     /// Check the start of `outlive standby` in place of `outlive serve`
     #[arg(long, help_heading = "Standby")]
     pub(crate) standby: bool,

@@ -1,9 +1,10 @@
 //! `outlive balance`.
 
-use std::{os::fd::AsFd, os::unix::net::UnixStream, path::Path, time::UNIX_EPOCH};
+use std::{os::fd::AsFd, os::unix::net::UnixStream, path::Path};
 
 use balance::{BalanceConfig, BalanceError, Balancer, Event, Fault, Status};
 use channel::KeyRing;
+use operator_socket::EventRecord;
 use serde::Serialize;
 use serve::{JSON_VERSION, Priority};
 use signal_hook::{
@@ -12,7 +13,7 @@ use signal_hook::{
 };
 
 use crate::{
-    arguments::{Balance, BalanceStatus, BalanceVerb, Clean},
+    arguments::{Balance, BalanceStatus, BalanceVerb, Clean, Events},
     commands::{json, line},
     exit::Outcome,
     stdout,
@@ -66,7 +67,7 @@ fn balance(arguments: &Balance) -> Result<(), BalanceError> {
         run_dir: arguments.run.run_dir.clone(),
     })?;
     let json = arguments.json;
-    balancer.run(stopped.as_fd(), &mut |event| say(event, json))
+    balancer.run(stopped.as_fd(), &mut |record| say(record, json))
 }
 
 const fn priority(of: &Event) -> Priority {
@@ -86,26 +87,11 @@ const fn priority(of: &Event) -> Priority {
     }
 }
 
-/// As the events of `serve`.
-#[derive(Serialize)]
-struct EventLine<'a> {
-    version: u32,
-    time_unix_us: u64,
-    #[serde(flatten)]
-    event: &'a Event,
-}
-
-fn say(event: &Event, json: bool) {
-    let line = if json {
-        let elapsed = UNIX_EPOCH.elapsed().unwrap_or_default();
-        let event = EventLine {
-            version: JSON_VERSION,
-            time_unix_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
-            event,
-        };
-        serde_json::to_string(&event).unwrap_or_default()
-    } else {
-        stdout::in_one_line(&format!("outlive: {event}"))
+fn say(record: &EventRecord<'_, Event>, json: bool) {
+    let event = record.event();
+    let line = match json {
+        true => record.line(),
+        false => stdout::in_one_line(&format!("outlive: {event}")),
     };
     stdout::say(priority(event), &line);
 }
@@ -142,8 +128,21 @@ struct Page<'a> {
 }
 
 fn status(which: &BalanceStatus) -> Outcome {
-    match balance::ask(&which.run.run_dir, &which.name) {
-        Ok(status) if which.json => {
+    show(&which.run.run_dir, &which.name, which.json)
+}
+
+/// Prints the events of a running balancer.
+pub(crate) fn events(arguments: &Events, name: &str, each: impl FnMut(&str) -> bool) -> Outcome {
+    match balance::ask_events(&arguments.run.run_dir, name, arguments.follow, each) {
+        Ok(()) => Outcome::Done,
+        Err(error) => failed(&error),
+    }
+}
+
+/// Prints the state of a running balancer.
+pub(crate) fn show(run_dir: &Path, name: &str, as_json: bool) -> Outcome {
+    match balance::ask(run_dir, name) {
+        Ok(status) if as_json => {
             json(&Page {
                 version: JSON_VERSION,
                 status: &status,

@@ -46,52 +46,93 @@ fn may_list(directory: &Path) -> Result<(), Outcome> {
     }
 }
 
+/// Names of the programs that run on this host, or have left something, by kind.
+struct Programs {
+    services: Vec<String>,
+    pools: Vec<String>,
+    members: Vec<String>,
+}
+
+impl Programs {
+    /// All programs, or those with this name.
+    fn named(directory: &Path, name: Option<&str>) -> Self {
+        let matching = |mut names: Vec<String>| {
+            names.retain(|one| name.is_none_or(|name| name == one));
+            names
+        };
+        Self {
+            services: matching(RunDir::new(directory.to_owned()).services()),
+            pools: matching(balance::leftovers(directory)),
+            members: matching(member::leftovers(directory)),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.services.is_empty() && self.pools.is_empty() && self.members.is_empty()
+    }
+
+    fn all(&self) -> Vec<&str> {
+        let all = [&self.services, &self.pools, &self.members];
+        all.into_iter().flatten().map(String::as_str).collect()
+    }
+}
+
 pub(crate) fn status(arguments: &Status) -> Outcome {
-    if let Err(outcome) = may_list(&arguments.run.run_dir) {
+    let directory = &arguments.run.run_dir;
+    if let Err(outcome) = may_list(directory) {
         return outcome;
     }
-    let run_dir = RunDir::new(arguments.run.run_dir.clone());
-    let names = arguments
-        .service
-        .clone()
-        .map_or_else(|| run_dir.services(), |name| vec![name]);
-    if names.is_empty() && !arguments.json {
-        line(&format!(
-            "no service runs here (looked in {run_dir}); a logger tells of itself in its events and by --metrics"
-        ));
+    let run_dir = RunDir::new(directory.clone());
+    let mut programs = Programs::named(directory, arguments.service.as_deref());
+    match &arguments.service {
+        // The message is about services.
+        Some(name) if programs.is_empty() => programs.services.push(name.clone()),
+        None if programs.is_empty() && !arguments.json => {
+            line(&format!(
+                "no service, balancer or member runs here (looked in {run_dir}); a logger tells of itself in its events \
+                 and by --metrics"
+            ));
+        }
+        Some(_) | None => {}
     }
-    let mut outcome = Outcome::Done;
-    for name in names {
-        let mut answer = None;
-        let question = Question::Status {
-            list: arguments.connections,
-        };
-        let asked = ask(&run_dir.socket(&name), question, |text| {
-            answer = serde_json::from_str::<Option<ServiceStatus>>(text)
-                .ok()
-                .flatten();
-            false
-        });
-        match (asked, answer) {
-            (Ok(()), Some(status)) if arguments.json => json(&status),
-            (Ok(()), Some(status)) => line(&status.to_string()),
-            (Err(error), _) => {
-                outcome = not_served(&run_dir, &name, &error);
-                true
-            }
-            (Ok(()), None) => {
-                stdout::fail(
-                    "no_status",
-                    &format_args!(
-                        "the serve of {name} has no status; see the messages of that serve"
-                    ),
-                );
-                outcome = Outcome::Internal;
-                true
-            }
-        };
-    }
-    outcome
+    let services = programs.services.iter();
+    let services = services.map(|name| status_of_service(&run_dir, name, arguments));
+    let pools = programs.pools.iter();
+    let pools = pools.map(|name| balance_command::show(directory, name, arguments.json));
+    let members = programs.members.iter();
+    let members = members.map(|name| objects_command::status(arguments, name));
+    let outcomes = services.chain(pools).chain(members);
+    // All programs are shown; the last failure is the outcome.
+    outcomes.fold(Outcome::Done, |failure, outcome| match outcome {
+        Outcome::Done => failure,
+        failure => failure,
+    })
+}
+
+fn status_of_service(run_dir: &RunDir, name: &str, arguments: &Status) -> Outcome {
+    let mut answer = None;
+    let question = Question::Status {
+        list: arguments.connections,
+    };
+    let asked = ask(&run_dir.socket(name), question, |text| {
+        answer = serde_json::from_str::<Option<ServiceStatus>>(text)
+            .ok()
+            .flatten();
+        false
+    });
+    match (asked, answer) {
+        (Ok(()), Some(status)) if arguments.json => json(&status),
+        (Ok(()), Some(status)) => line(&status.to_string()),
+        (Err(error), _) => return not_served(run_dir, name, &error),
+        (Ok(()), None) => {
+            stdout::fail(
+                "no_status",
+                &format_args!("the serve of {name} has no status; see the messages of that serve"),
+            );
+            return Outcome::Internal;
+        }
+    };
+    Outcome::Done
 }
 
 fn not_served(run_dir: &RunDir, name: &str, error: &io::Error) -> Outcome {
@@ -157,21 +198,43 @@ fn named(service: Option<&str>, directory: &Path) -> Result<String, Outcome> {
 }
 
 pub(crate) fn events(arguments: &Events) -> Outcome {
-    let run_dir = RunDir::new(arguments.run.run_dir.clone());
-    let name = match named(arguments.service.as_deref(), &arguments.run.run_dir) {
+    let directory = &arguments.run.run_dir;
+    if let Err(outcome) = may_list(directory) {
+        return outcome;
+    }
+    let each = |text: &str| {
+        if arguments.json {
+            return line(text);
+        }
+        line(&in_words(text).unwrap_or_else(|| text.to_owned()))
+    };
+    let programs = Programs::named(directory, arguments.service.as_deref());
+    match (
+        &programs.services[..],
+        &programs.pools[..],
+        &programs.members[..],
+    ) {
+        ([], [pool], []) => return balance_command::events(arguments, pool, each),
+        ([], [], [member]) => return objects_command::events(arguments, member, each),
+        ([_], [], []) | ([], [], []) => {}
+        _ => {
+            let names = programs.all().join(", ");
+            stdout::fail(
+                "which_service",
+                &format_args!("which program? There are {names}"),
+            );
+            return Outcome::Usage;
+        }
+    }
+    let run_dir = RunDir::new(directory.clone());
+    let name = match named(arguments.service.as_deref(), directory) {
         Ok(name) => name,
         Err(outcome) => return outcome,
     };
     let question = Question::Events {
         follow: arguments.follow,
     };
-    let asked = ask(&run_dir.socket(&name), question, |text| {
-        if arguments.json {
-            return line(text);
-        }
-        line(&in_words(text).unwrap_or_else(|| text.to_owned()))
-    });
-    match asked {
+    match ask(&run_dir.socket(&name), question, each) {
         Ok(()) => Outcome::Done,
         Err(error) => not_served(&run_dir, &name, &error),
     }
@@ -356,8 +419,11 @@ fn in_words(text: &str) -> Option<String> {
     let report: serde_json::Value = serde_json::from_str(text).ok()?;
     let time = Duration::from_micros(report["time_unix_us"].as_u64()?);
     let time = humantime::format_rfc3339_millis(UNIX_EPOCH.checked_add(time)?);
-    let (service, message) = (report["service"].as_str()?, report["message"].as_str()?);
-    Some(stdout::in_one_line(&format!("{time} {service} {message}")))
+    // In this order: an event of a balancer may have a member, and is of the pool.
+    let sources = ["service", "pool", "member"];
+    let source = sources.into_iter().find(|key| report[key].is_string())?;
+    let (source, message) = (report[source].as_str()?, report["message"].as_str()?);
+    Some(stdout::in_one_line(&format!("{time} {source} {message}")))
 }
 
 fn only(mut names: Vec<String>) -> Option<String> {
@@ -381,6 +447,9 @@ fn known(run_dir: &RunDir) -> String {
 }
 
 pub(crate) fn check(arguments: Check) -> Outcome {
+    if let Some(balancer) = arguments.pool {
+        return objects_command::check(balancer, arguments);
+    }
     let json = arguments.serve.json;
     let hint = arguments.serve.file.hint();
     let config = match serve_command::to_check(arguments.serve, arguments.standby) {
@@ -395,15 +464,20 @@ pub(crate) fn check(arguments: Check) -> Outcome {
         if json {
             self::json(finding);
         } else {
-            let mark = match (finding.ok, finding.warning) {
-                (true, _) => "ok  ",
-                (false, true) => "WARN",
-                (false, false) => "FAIL",
-            };
+            let mark = mark(finding.ok, finding.warning);
             line(&format!("{mark} {}: {}", finding.question, finding.answer));
         }
     }
     preflight::fault_of(&findings).map_or(Outcome::Done, Outcome::from)
+}
+
+/// The first word of an answer of a check.
+pub(crate) const fn mark(is_ok: bool, is_warning: bool) -> &'static str {
+    match (is_ok, is_warning) {
+        (true, _) => "ok  ",
+        (false, true) => "WARN",
+        (false, false) => "FAIL",
+    }
 }
 
 pub(crate) fn clean(arguments: &Clean) -> Outcome {

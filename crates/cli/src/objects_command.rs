@@ -2,18 +2,21 @@
 
 use std::{
     io,
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::UNIX_EPOCH,
 };
 
-use member::{Event, MemberError, WITHHOLD_MAX};
+use member::{
+    Event, MemberError, WITHHOLD_MAX,
+    pool_check::{self, PoolCheck},
+};
+use operator_socket::EventRecord;
 use protocol::pool::MemberName;
 use recovery::Count;
-use serde::Serialize;
-use serve::{JSON_VERSION, Priority};
+use serve::Priority;
 use signal_hook::{
     consts::{SIGINT, SIGTERM},
     flag,
@@ -21,8 +24,8 @@ use signal_hook::{
 use supervise::{CgroupError, Command};
 
 use crate::{
-    arguments::{Clean, Objects},
-    commands::{json, line},
+    arguments::{Check, Clean, Events, Objects, Status},
+    commands::{json, line, mark},
     exit::Outcome,
     stdout,
 };
@@ -64,16 +67,12 @@ pub(crate) fn run(arguments: Objects) -> Outcome {
         member::run(
             &options,
             || stopped.load(Ordering::Relaxed),
-            |event| say(&name, event, json),
+            |record| say(record, &name, json),
         )
     });
     match served {
         Ok(()) => Outcome::Done,
-        Err(error) => {
-            let (outcome, code) = outcome_of(&error);
-            stdout::fail(code, &error);
-            outcome.of_service()
-        }
+        Err(error) => failed(&error).of_service(),
     }
 }
 
@@ -97,11 +96,7 @@ pub(crate) fn clean(arguments: &Clean, name: &str) -> Outcome {
             Outcome::Done
         }
         Err(MemberError::Runs(_)) if arguments.service.is_none() => Outcome::NotNow,
-        Err(error) => {
-            let (outcome, code) = outcome_of(&error);
-            stdout::fail(code, &error);
-            outcome
-        }
+        Err(error) => failed(&error),
     }
 }
 
@@ -115,6 +110,7 @@ fn options(arguments: Objects) -> Option<member::Options> {
         discard_limit: arguments.discard_limit,
         is_immutable: arguments.immutable,
         withhold: arguments.withhold,
+        metrics: arguments.metrics,
         run_dir: arguments.run.run_dir,
     })
 }
@@ -143,6 +139,8 @@ const fn outcome_of(error: &MemberError) -> (Outcome, &'static str) {
         MemberError::KeyFile(_) => (Outcome::Config, "key_file"),
         MemberError::Address(_) => (Outcome::Config, "member_address"),
         MemberError::Runs(_) => (Outcome::NotNow, "runs_already"),
+        MemberError::NotRunning(_) => (Outcome::Unavailable, "not_running"),
+        MemberError::Metrics { .. } => (Outcome::Config, "metrics_not_shown"),
         MemberError::NeverRan(_) => (Outcome::Usage, "no_member"),
         MemberError::Balancer { .. } | MemberError::NoAnswer => (Outcome::Unavailable, "balancer"),
         MemberError::Refused(_) => (Outcome::NotNow, "not_admitted"),
@@ -151,30 +149,14 @@ const fn outcome_of(error: &MemberError) -> (Outcome, &'static str) {
     }
 }
 
-#[derive(Serialize)]
-struct EventLine<'a> {
-    version: u32,
-    time_unix_us: u64,
-    member: &'a str,
-    #[serde(flatten)]
-    event: &'a Event,
-}
-
-fn say(name: &MemberName, event: &Event, json: bool) {
+fn say(record: &EventRecord<'_, Event>, name: &MemberName, json: bool) {
+    let event = record.event();
     if event.is_frequent() && !json {
         return;
     }
-    let line = if json {
-        let elapsed = UNIX_EPOCH.elapsed().unwrap_or_default();
-        let line = EventLine {
-            version: JSON_VERSION,
-            time_unix_us: u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX),
-            member: name.as_str(),
-            event,
-        };
-        serde_json::to_string(&line).unwrap_or_default()
-    } else {
-        stdout::in_one_line(&format!("outlive: {name}: {event}"))
+    let line = match json {
+        true => record.line(),
+        false => stdout::in_one_line(&format!("outlive: {name}: {event}")),
     };
     let priority = if event.is_warning() {
         Priority::Warning
@@ -182,4 +164,53 @@ fn say(name: &MemberName, event: &Event, json: bool) {
         Priority::Notice
     };
     stdout::say(priority, &line);
+}
+
+/// Prints the state of a running member.
+pub(crate) fn status(arguments: &Status, name: &str) -> Outcome {
+    match member::ask(&arguments.run.run_dir, name, arguments.connections) {
+        Ok(status) if arguments.json => json(&status),
+        Ok(status) => line(&status.to_string()),
+        Err(error) => return failed(&error),
+    };
+    Outcome::Done
+}
+
+/// Checks the pool of a balancer.
+pub(crate) fn check(balancer: SocketAddr, arguments: Check) -> Outcome {
+    let check = PoolCheck {
+        balancer,
+        key_file: arguments.serve.key_file.unwrap_or_default(),
+        targets: arguments.url,
+    };
+    let findings = match pool_check::check(&check) {
+        Ok(findings) => findings,
+        Err(error) => return failed(&error),
+    };
+    for finding in &findings {
+        if arguments.serve.json {
+            json(finding);
+        } else {
+            let mark = mark(finding.ok, finding.warning);
+            line(&format!("{mark} {}: {}", finding.question, finding.answer));
+        }
+    }
+    match findings.iter().all(|finding| finding.ok || finding.warning) {
+        true => Outcome::Done,
+        false => Outcome::Failed,
+    }
+}
+
+/// Prints the events of a running member.
+pub(crate) fn events(arguments: &Events, name: &str, each: impl FnMut(&str) -> bool) -> Outcome {
+    match member::ask_events(&arguments.run.run_dir, name, arguments.follow, each) {
+        Ok(()) => Outcome::Done,
+        Err(error) => failed(&error),
+    }
+}
+
+fn failed(error: &MemberError) -> Outcome {
+    let (outcome, code) = outcome_of(error);
+    stdout::fail(code, error);
+    outcome
 }

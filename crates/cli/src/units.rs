@@ -221,6 +221,16 @@ pub(crate) fn service_name(text: &str) -> Result<String, String> {
 }
 
 /// The name of a pool: of a directory and of pins.
+/// The path of an object on a server.
+pub(crate) fn target(text: &str) -> Result<String, String> {
+    match text.starts_with('/') && text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "{text:?} is no path on a server: write /big.iso, without host and without blanks"
+        )),
+    }
+}
+
 pub(crate) fn pool_name(text: &str) -> Result<String, String> {
     let name: Result<protocol::pool::MemberName, _> = text.parse();
     match name {

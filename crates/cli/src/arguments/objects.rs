@@ -40,6 +40,10 @@ pub(crate) struct Objects {
     pub(crate) file: ConfigFile,
     #[command(flatten)]
     pub(crate) run: RunDirectory,
+    /// Address and port of the metrics for Prometheus (/metrics) and of the health check (/health: has the member a
+    /// lease?)
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, help_heading = "Output")]
+    pub(crate) metrics: Option<SocketAddr>,
     /// Print events as JSON, one object on each line
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,

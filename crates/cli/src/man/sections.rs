@@ -251,6 +251,10 @@ fn files(page: &str) -> &'static [Item] {
                 "Socket, lock and notes of outlive balance.",
             ),
             (
+                "/run/outlive/.objects/NAME/",
+                "Socket, lock and notes of outlive objects.",
+            ),
+            (
                 "/etc/outlive/NAME.toml",
                 "Options of outlive@NAME.service (--config).",
             ),
@@ -338,7 +342,10 @@ fn examples_of(page: &str) -> &'static [Item] {
             "outlive restart web",
         )],
         "outlive-status" => &[
-            ("Show all services of this host:", "outlive status"),
+            (
+                "Show all services, balancers and members of this host:",
+                "outlive status",
+            ),
             (
                 "Show one service with every connection, as JSON:",
                 "outlive status --connections --json web",
@@ -373,6 +380,10 @@ fn examples_of(page: &str) -> &'static [Item] {
             (
                 "Check the options of a file:",
                 "outlive check --config /etc/outlive/web.toml --name web",
+            ),
+            (
+                "Check whether the members of a pool have the same objects:",
+                "outlive check --pool 10.0.0.1:7700 --key-file keys --url /big.iso",
             ),
             (
                 "Check whether a logger answers:",

@@ -73,7 +73,8 @@ impl Flow {
     }
 
     /// Whether the response is further than its timestamps can tell, and not stored.
-    pub(crate) const fn is_exposed(&self) -> bool {
+    #[must_use]
+    pub const fn is_exposed(&self) -> bool {
         self.storage.exposed == self.turn.number.wrapping_add(1) && !self.is_stored()
     }
 }

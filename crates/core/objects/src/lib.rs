@@ -33,6 +33,7 @@ pub mod judge;
 mod key;
 pub mod paper;
 pub mod plane;
+mod reasons;
 pub mod record;
 pub mod revivals;
 pub mod revive;

@@ -120,6 +120,12 @@ impl<R: Register> Monitor<R> {
         &self.table
     }
 
+    /// The settings that members get.
+    #[must_use]
+    pub const fn config(&self) -> &protocol::pool::Config {
+        &self.settings.config
+    }
+
     /// The living members, also those that are not in the table yet.
     pub fn members(&self) -> impl Iterator<Item = MemberState<'_>> {
         self.members.values().map(|member| MemberState {

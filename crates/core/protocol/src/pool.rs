@@ -11,6 +11,8 @@
 //! balancer -> member    Lease                   may send for a term, counted from the sending of the request
 //! balancer -> member    Table                   after each change of the pool
 //! member -> balancer    Leave                   the member is silent already
+//! check -> balancer     AskMembers              in the place of Hello: `outlive check` joins no pool
+//! balancer -> check     Config, Table
 //! ```
 //!
 //! The balancer does not answer a request that is older than the newest answered request. After [`Refused`] the
@@ -76,6 +78,8 @@ pub enum MemberMessage {
     },
     /// The member is silent, sends no more packets as this membership, and leaves the pool.
     Leave,
+    /// The first message of a check: the balancer answers with the settings and the table, and closes the stream.
+    AskMembers,
 }
 
 impl Message for MemberMessage {

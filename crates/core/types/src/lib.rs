@@ -8,6 +8,9 @@ mod pool;
 mod replay;
 mod unprotected;
 
+/// The version of the JSON of events and status: the version is raised when a field changes or goes.
+pub const JSON_VERSION: u32 = 1;
+
 pub use format::{Format, Reads};
 pub use pool::{TableKind, VersionCheck};
 pub use replay::{ClientFin, ReplayMode};

@@ -211,3 +211,24 @@ fn peer_has_no_time_after_deadline() {
     let written = timed.write(b"HTTP").map_err(|error| error.kind());
     assert_eq!(written, Err(ErrorKind::TimedOut));
 }
+
+#[test]
+fn alert_rules_are_in_the_manual() {
+    let rules = include_str!("../../../../packaging/prometheus/outlive.rules.yml");
+    let manual = include_str!("../../../../docs/operating/metrics.md");
+    let events = include_str!("../../../../docs/events.md");
+    let alerts = rules
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("- alert: "));
+    for alert in alerts {
+        assert!(events.contains(&format!("| `{alert}` |")), "{alert}");
+    }
+    let is_of_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let expressions = rules
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("expr: "));
+    let words = expressions.flat_map(|expression| expression.split(|c| !is_of_name(c)));
+    for metric in words.filter(|word| word.starts_with("outlive_")) {
+        assert!(manual.contains(&format!("| `{metric}` |")), "{metric}");
+    }
+}

@@ -6,7 +6,7 @@
 //! | `member_stream` | a control stream |
 //! | `forwarding` | the table in the kernel, the interfaces, and the links of the members |
 //! | `run_directory` | lock, socket and mounts |
-//! | `status` | the socket on which a balancer answers |
+//! | `status` | the status, and the questions of an operator |
 //! | `metrics` | the numbers for Prometheus |
 //!
 //! All decisions are in the crate `pool`. A balancer that ends leaves the programs and the service's address in place:
@@ -30,4 +30,4 @@ pub use config::BalanceConfig;
 pub use error::{BalanceError, Fault};
 pub use event::{Code, Event};
 pub use service::Balancer;
-pub use status::{MemberStatus, Status, ask};
+pub use status::{MemberStatus, Status, ask, ask_events};

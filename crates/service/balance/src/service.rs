@@ -18,6 +18,7 @@ use std::{
 
 use channel::KeyRing;
 use dataplane::{BalanceSettings, balance_pins};
+use operator_socket::{EventRecord, OperatorSocket, Source};
 use pool::{MemoryRegister, Monitor, Settings, StreamId};
 use protocol::pool::{PoolKey, Table};
 use rustix::{
@@ -36,7 +37,6 @@ use crate::{
     member_stream::MemberStream,
     metrics::Shown,
     run_directory::{self, RunDirectory},
-    status::StatusSocket,
 };
 
 /// Interval of reading keys again, looking for new interfaces, and the metrics.
@@ -45,7 +45,7 @@ const TIDY_INTERVAL: Duration = Duration::from_secs(1);
 const ACCEPT_BACKLOG: i32 = 128;
 
 /// Receives the events.
-pub(crate) type Tell<'a> = &'a mut dyn FnMut(&Event);
+pub(crate) type Tell<'a> = &'a mut dyn FnMut(&EventRecord<'_, Event>);
 
 /// A balancer that listens.
 pub struct Balancer {
@@ -59,7 +59,7 @@ pub struct Balancer {
     forwarding: Forwarding,
     addresses: Option<VirtualAddresses>,
     refusals: Refusals,
-    status: StatusSocket,
+    operator: OperatorSocket,
     shown: Option<Shown>,
     tidied: Instant,
     /// Number of members of the table of a former balancer.
@@ -86,7 +86,8 @@ impl Balancer {
         let listeners = config.listen.iter().map(|address| listen(*address));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let shown = Shown::at(config.metrics)?;
-        let status = StatusSocket::bind(run_directory::socket(&config.run_dir, &config.name))?;
+        let socket = run_directory::socket(&config.run_dir, &config.name);
+        let operator = OperatorSocket::bind(socket).doing("make the socket for status")?;
         let PoolKey(key) = members_config.key;
         let mut forwarding = start_forwarding(&config, &directory, key)?;
         let former = forwarding.former_table();
@@ -114,7 +115,7 @@ impl Balancer {
             forwarding,
             addresses: None,
             refusals: Refusals::default(),
-            status,
+            operator,
             shown,
             tidied: Instant::now(),
             adopted,
@@ -169,7 +170,7 @@ impl Balancer {
             self.act(tell)?;
             self.flush(tell);
             self.hold_addresses(tell);
-            self.answer_status();
+            self.answer_operator();
             if self.tidied.elapsed() >= TIDY_INTERVAL {
                 self.tidied = Instant::now();
                 self.tidy(tell)?;
@@ -182,7 +183,9 @@ impl Balancer {
         if let Some(shown) = &mut self.shown {
             shown.count(event);
         }
-        tell(event);
+        let record = EventRecord::now(Source::Pool(&self.config.name), event);
+        self.operator.push_event(record.line(), false);
+        tell(&record);
     }
 
     fn warn(&mut self, code: Code, reason: String, tell: Tell<'_>) {
@@ -226,7 +229,7 @@ impl Balancer {
             fds.push(PollFd::from_borrowed_fd(stream.as_fd(), interest));
         }
         let end = fds.len();
-        self.status.watch(&mut fds);
+        self.operator.watch(&mut fds);
         let timeout = Timespec::try_from(self.pause()).map_err(io::Error::other);
         match poll(&mut fds, Some(&timeout.doing(doing)?)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}

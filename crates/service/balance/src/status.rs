@@ -1,41 +1,18 @@
-//! The socket on which a running balancer answers: a client writes a line of JSON, and gets a line of JSON.
-//!
-//! Only root can connect (the directory is 0700). The balancer closes the connection of a client that writes anything
-//! else, or too much, or does not read.
+//! The status of a pool, and the questions of an operator.
 
 use std::{
-    io::{self, BufRead, BufReader, Read, Write},
+    io,
     net::{IpAddr, SocketAddr},
-    os::{
-        fd::AsFd,
-        unix::net::{UnixListener, UnixStream},
-    },
     path::{Path, PathBuf},
-    time::Duration,
 };
 
-use rustix::event::{PollFd, PollFlags};
+use operator_socket::Question;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     error::{BalanceError, SystemContext},
     run_directory,
 };
-
-/// Longest question, bytes.
-const QUESTION_BYTES_MAX: usize = 256;
-/// Clients at the same time.
-const CLIENT_COUNT_MAX: usize = 16;
-/// Silence of the balancer after which a question fails.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Questions to a running balancer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", tag = "ask", deny_unknown_fields)]
-enum Question {
-    /// State of the pool.
-    Status {},
-}
 
 /// State of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,169 +60,60 @@ pub struct MemberStatus {
     pub packets: u64,
 }
 
-#[derive(Debug)]
-struct Asker {
-    stream: UnixStream,
-    question: Vec<u8>,
-}
-
-/// The listening socket and the connected clients.
-#[derive(Debug)]
-pub(crate) struct StatusSocket {
-    listener: UnixListener,
-    path: PathBuf,
-    askers: Vec<Asker>,
-}
-
-impl StatusSocket {
-    pub(crate) fn bind(path: PathBuf) -> Result<Self, BalanceError> {
-        let _ = std::fs::remove_file(&path); // of a balancer that was killed; the lock is ours
-        let doing = "make the status socket";
-        let listener = UnixListener::bind(&path).doing(doing)?;
-        listener.set_nonblocking(true).doing(doing)?;
-        Ok(Self {
-            listener,
-            path,
-            askers: Vec::new(),
-        })
-    }
-
-    pub(crate) fn watch<'a>(&'a self, fds: &mut Vec<PollFd<'a>>) {
-        let askers = self.askers.iter().map(|asker| asker.stream.as_fd());
-        let all = std::iter::once(self.listener.as_fd()).chain(askers);
-        fds.extend(all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-    }
-
-    /// Answers all questions that have arrived. `status` is called at most once.
-    pub(crate) fn answer(&mut self, status: impl FnOnce() -> Option<Status>) {
-        while let Ok((stream, _)) = self.listener.accept() {
-            if self.askers.len() < CLIENT_COUNT_MAX && stream.set_nonblocking(true).is_ok() {
-                self.askers.push(Asker {
-                    stream,
-                    question: Vec::new(),
-                });
-            }
-        }
-        let (mut asked, mut waiting) = (Vec::new(), Vec::new());
-        for mut asker in self.askers.drain(..) {
-            match asker.read() {
-                Some(true) => asked.push(asker),
-                Some(false) => waiting.push(asker),
-                None => {}
-            }
-        }
-        self.askers = waiting;
-        if asked.is_empty() {
-            return;
-        }
-        let text = status().and_then(|status| serde_json::to_string(&status).ok());
-        let Some(text) = text else { return };
-        for mut asker in asked {
-            // The answer is smaller than the socket's buffer.
-            let _ = asker.stream.write_all(format!("{text}\n").as_bytes());
-        }
-    }
-}
-
-impl Drop for StatusSocket {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-impl Asker {
-    /// Whether the question is complete; `None`: the client is gone, or asks nothing that we know.
-    fn read(&mut self) -> Option<bool> {
-        let mut bytes = [0; QUESTION_BYTES_MAX];
-        match self.stream.read(&mut bytes) {
-            Ok(0) => return None,
-            Ok(len) => self.question.extend_from_slice(&bytes[..len]),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Some(false),
-            Err(_) => return None,
-        }
-        let end = self.question.iter().position(|byte| *byte == b'\n');
-        match end {
-            Some(end) => {
-                let question = serde_json::from_slice::<Question>(&self.question[..end]);
-                question.ok().map(|Question::Status {}| true)
-            }
-            None => (self.question.len() < QUESTION_BYTES_MAX).then_some(false),
-        }
-    }
-}
-
 /// Asks a running balancer for the state of its pool.
 ///
 /// # Errors
 /// No balancer of this name runs, or the balancer does not answer.
 pub fn ask(run_dir: &Path, name: &str) -> Result<Status, BalanceError> {
-    let doing = "ask the balancer";
-    let stream = match UnixStream::connect(run_directory::socket(run_dir, name)) {
-        Ok(stream) => stream,
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
-            ) =>
-        {
-            return Err(BalanceError::NotRunning(name.to_owned()));
-        }
-        Err(error) => return Err(error).doing(doing),
-    };
-    stream.set_read_timeout(Some(REPLY_TIMEOUT)).doing(doing)?;
-    let mut line = serde_json::to_string(&Question::Status {})
-        .map_err(io::Error::other)
-        .doing(doing)?;
-    line.push('\n');
-    (&stream).write_all(line.as_bytes()).doing(doing)?;
-    let mut answer = String::new();
-    BufReader::new(stream).read_line(&mut answer).doing(doing)?;
-    serde_json::from_str(&answer)
-        .map_err(io::Error::other)
-        .doing(doing)
+    let mut status = None;
+    let question = Question::Status { list: false };
+    ask_for(&socket(run_dir, name), name, question, |line| {
+        status = serde_json::from_str(line).ok();
+        false
+    })?;
+    status
+        .ok_or_else(|| io::ErrorKind::InvalidData.into())
+        .doing(DOING)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Asks a running balancer for its latest events, as lines of JSON; each line goes to `each` until `each` returns
+/// `false`.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_events(
+    run_dir: &Path,
+    name: &str,
+    follow: bool,
+    each: impl FnMut(&str) -> bool,
+) -> Result<(), BalanceError> {
+    ask_for(
+        &socket(run_dir, name),
+        name,
+        Question::Events { follow },
+        each,
+    )
+}
 
-    fn status() -> Status {
-        Status {
-            pool: "pool".into(),
-            service: vec!["10.0.0.10:80".parse().expect("an address")],
-            listen: Vec::new(),
-            hash: "maglev".into(),
-            epoch: 7,
-            lease_ms: [25, 250],
-            members: Vec::new(),
-            packets: 1,
-            icmp_packets: 0,
-            dropped_fragments: 0,
-            dropped_without_member: 0,
+fn socket(run_dir: &Path, name: &str) -> PathBuf {
+    run_directory::socket(run_dir, name)
+}
+
+const DOING: &str = "ask the balancer";
+
+fn ask_for(
+    socket: &Path,
+    name: &str,
+    question: Question,
+    each: impl FnMut(&str) -> bool,
+) -> Result<(), BalanceError> {
+    operator_socket::ask(socket, question, each).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            BalanceError::NotRunning(name.to_owned())
         }
-    }
-
-    #[test]
-    fn question_is_answered_and_nonsense_is_not() {
-        let run_dir = tempfile::tempdir().expect("a directory");
-        let directory = run_directory::directory(run_dir.path(), "pool");
-        std::fs::create_dir_all(directory).expect("a directory");
-        let absent = ask(run_dir.path(), "pool");
-        assert!(matches!(absent, Err(BalanceError::NotRunning(_))));
-        let path = run_directory::socket(run_dir.path(), "pool");
-        let mut socket = StatusSocket::bind(path.clone()).expect("a socket");
-        let mut stranger = UnixStream::connect(&path).expect("connected");
-        stranger.write_all(b"GET / HTTP/1.1\n").expect("room");
-        let asker = std::thread::scope(|scope| {
-            let run_dir = run_dir.path();
-            let asker = scope.spawn(move || ask(run_dir, "pool"));
-            while !asker.is_finished() {
-                socket.answer(|| Some(status()));
-                std::thread::yield_now();
-            }
-            asker.join().expect("no panic")
-        });
-        assert_eq!(asker.expect("an answer"), status());
-        assert_eq!(stranger.read(&mut [0; 8]).expect("the end"), 0);
-    }
+        _ => BalanceError::System {
+            what: DOING,
+            source: error,
+        },
+    })
 }

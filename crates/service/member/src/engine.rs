@@ -1,5 +1,7 @@
 //! The event loop's work.
 
+mod status;
+
 use std::{
     cell::RefCell,
     net::{IpAddr, SocketAddr, UdpSocket},
@@ -25,11 +27,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use south_model::CrashOn;
 use supervise::{Addresses, Cgroup, Command, Exit, destroy_sockets};
 
+pub(crate) use self::status::UNGUARDED;
 use crate::{
     claiming::{Claiming, Decided},
     clock,
     error::{MemberError, SystemContext},
     event::{Event, exit_words},
+    operator::Operator,
     pool_client::{Admission, PoolClient, PoolSettings, PoolView},
     records::{LookedUp, Records},
     revivals::{Revivals, owned},
@@ -290,12 +294,16 @@ impl Member {
         Ok(())
     }
 
-    /// Waits for at most `timeout`, and carries everything out that is due.
+    /// Waits for at most `timeout` or for a question of the operator, and carries everything out that is due.
     ///
     /// # Errors
     /// A call of the kernel fails.
-    pub(crate) fn run_once(&mut self, timeout: Duration) -> Result<Vec<Event>, MemberError> {
-        self.wait(timeout)?;
+    pub(crate) fn run_once(
+        &mut self,
+        timeout: Duration,
+        operator: &Operator,
+    ) -> Result<Vec<Event>, MemberError> {
+        self.wait(timeout, operator)?;
         let mut events = Vec::new();
         self.kernel_events(&mut events)?;
         self.poll_server(&mut events)?;
@@ -309,7 +317,7 @@ impl Member {
         Ok(events)
     }
 
-    fn wait(&self, timeout: Duration) -> Result<(), MemberError> {
+    fn wait(&self, timeout: Duration, operator: &Operator) -> Result<(), MemberError> {
         let now = clock::now();
         let deadlines = [
             Some(now + timeout),
@@ -335,6 +343,7 @@ impl Member {
         .chain(records)
         .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
         .collect();
+        operator.watch(&mut fds);
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()).doing("wait"),
@@ -356,6 +365,7 @@ impl Member {
                 ObjectEventKind::Unprotected { key, reason } => {
                     events.push(Event::Unprotected {
                         client: key.client(),
+                        code: reason.label(),
                         reason: reason.to_string(),
                     });
                 }
@@ -626,6 +636,7 @@ fn event_of(ended: Ended) -> Event {
         },
         Some(reason) => Event::Refused {
             client,
+            code: reason.label(),
             reason: reason.to_string(),
         },
     }

@@ -32,6 +32,19 @@ pub enum MemberError {
     /// No member of this name has left anything.
     #[error("no member called {0} runs or has left anything in this run directory")]
     NeverRan(String),
+    /// No member of this name runs.
+    #[error(
+        "no member called {0} answers: start `outlive objects`, or name another member; if it was killed, `outlive clean` removes the remains"
+    )]
+    NotRunning(String),
+    /// The metrics cannot be served.
+    #[error("cannot show metrics on {address}: {error}")]
+    Metrics {
+        /// The address.
+        address: SocketAddr,
+        /// The error of the system.
+        error: io::Error,
+    },
     /// No neighbour sends packets to such an address.
     #[error("--member-address: {0}")]
     Address(protocol::pool::AddressError),

@@ -21,6 +21,8 @@ pub enum Event {
     },
     /// The balancer has granted the first lease.
     Joined,
+    /// The member has left the pool, as asked.
+    Left,
     /// The pool has other members than before.
     PoolChanged {
         /// Epoch of the table.
@@ -70,7 +72,9 @@ pub enum Event {
     Refused {
         /// The client.
         client: SocketAddr,
-        /// Why.
+        /// The kind of reason, for scripts.
+        code: &'static str,
+        /// The reason in words.
         reason: String,
     },
     /// A store of the pool does not answer.
@@ -89,12 +93,52 @@ pub enum Event {
     Unprotected {
         /// The client.
         client: SocketAddr,
-        /// Why.
+        /// The kind of reason, for scripts.
+        code: &'static str,
+        /// The reason in words.
         reason: String,
     },
 }
 
+/// All kinds of events.
+pub(crate) const KINDS: [&str; 14] = [
+    "serving",
+    "joined",
+    "left",
+    "pool_changed",
+    "expelled",
+    "not_admitted",
+    "balancer_lost",
+    "died",
+    "revived",
+    "forwarded",
+    "refused",
+    "unprotected",
+    "store_lost",
+    "store_connected",
+];
+
 impl Event {
+    /// The event's name as in JSON, one of [`KINDS`].
+    pub(crate) const fn kind(&self) -> &'static str {
+        match self {
+            Self::Serving { .. } => "serving",
+            Self::Joined => "joined",
+            Self::Left => "left",
+            Self::PoolChanged { .. } => "pool_changed",
+            Self::Expelled { .. } => "expelled",
+            Self::NotAdmitted { .. } => "not_admitted",
+            Self::BalancerLost { .. } => "balancer_lost",
+            Self::Died { .. } => "died",
+            Self::Revived { .. } => "revived",
+            Self::Forwarded { .. } => "forwarded",
+            Self::Refused { .. } => "refused",
+            Self::Unprotected { .. } => "unprotected",
+            Self::StoreLost { .. } => "store_lost",
+            Self::StoreConnected { .. } => "store_connected",
+        }
+    }
+
     /// Whether the operator should look.
     #[must_use]
     pub const fn is_warning(&self) -> bool {
@@ -124,6 +168,7 @@ impl fmt::Display for Event {
                 write!(f, "the server listens again, life {incarnation}")
             }
             Self::Joined => write!(f, "joined the pool"),
+            Self::Left => write!(f, "left the pool"),
             Self::PoolChanged { epoch, members } => {
                 let plural = if *members == 1 { "member" } else { "members" };
                 write!(f, "the pool has {members} {plural} (epoch {epoch})")
@@ -154,12 +199,12 @@ impl fmt::Display for Event {
             Self::Forwarded { client, to } => {
                 write!(f, "segments of {client} go to the member {to}")
             }
-            Self::Refused { client, reason } => {
+            Self::Refused { client, reason, .. } => {
                 write!(f, "reset the connection of {client}: {reason}")
             }
             Self::StoreLost { store, reason } => write!(f, "no store at {store}: {reason}"),
             Self::StoreConnected { store } => write!(f, "the store at {store} answers"),
-            Self::Unprotected { client, reason } => {
+            Self::Unprotected { client, reason, .. } => {
                 write!(f, "the connection of {client} is not protected: {reason}")
             }
         }

@@ -84,10 +84,28 @@ struct Stream {
     agreed: Agreed,
 }
 
+/// Settings and members of the pool of a balancer, without a membership.
+///
+/// # Errors
+/// The balancer does not answer.
+pub(crate) fn pool_of(
+    balancer: SocketAddr,
+    keys: &KeyRing,
+) -> Result<(Config, Table), MemberError> {
+    let mut stream = Stream::begin(balancer, keys, JOIN_TIMEOUT)?;
+    stream.send(&MemberMessage::AskMembers)?;
+    stream.config_and_table()
+}
+
 impl Stream {
     fn open(settings: &PoolSettings, hello: Hello, limit: Duration) -> Result<Self, MemberError> {
         let keys = KeyRing::load(&settings.key_file).map_err(MemberError::KeyFile)?;
-        let at = settings.balancer;
+        let mut stream = Self::begin(settings.balancer, &keys, limit)?;
+        stream.send(&MemberMessage::Hello(hello))?;
+        Ok(stream)
+    }
+
+    fn begin(at: SocketAddr, keys: &KeyRing, limit: Duration) -> Result<Self, MemberError> {
         let channel = Channel::connect(at, keys.first(), limit, RECONNECT_TIMEOUT);
         let channel = channel.map_err(|source| MemberError::Balancer { at, source })?;
         let mut stream = Self {
@@ -98,8 +116,23 @@ impl Stream {
         let opening = Opening::of(Role::Member).encode();
         stream.say(&opening)?;
         stream.agreed = stream.wait_for(|decoder| decoder.open())?;
-        stream.send(&MemberMessage::Hello(hello))?;
         Ok(stream)
+    }
+
+    /// The first answers of a balancer.
+    fn config_and_table(&mut self) -> Result<(Config, Table), MemberError> {
+        let (mut config, mut table) = (None, None);
+        loop {
+            match self.wait_for(Decoder::pull)? {
+                BalancerMessage::Config(told) => config = Some(told),
+                BalancerMessage::Table(told) => table = Some(told),
+                BalancerMessage::Refused { reason } => return Err(MemberError::Refused(reason)),
+                BalancerMessage::Lease { .. } => {}
+            }
+            if let (Some(config), Some(table)) = (&config, &table) {
+                return Ok((config.clone(), table.clone()));
+            }
+        }
     }
 
     fn failed(&self, source: channel::ChannelError) -> MemberError {
@@ -157,18 +190,7 @@ impl Admission {
     /// The balancer cannot be reached, or refuses the member.
     pub(crate) fn join(settings: PoolSettings) -> Result<Self, MemberError> {
         let mut stream = Stream::open(&settings, settings.hello.clone(), JOIN_TIMEOUT)?;
-        let (mut config, mut table) = (None, None);
-        while config.is_none() || table.is_none() {
-            match stream.wait_for(Decoder::pull)? {
-                BalancerMessage::Config(told) => config = Some(told),
-                BalancerMessage::Table(told) => table = Some(told),
-                BalancerMessage::Refused { reason } => return Err(MemberError::Refused(reason)),
-                BalancerMessage::Lease { .. } => {}
-            }
-        }
-        let (Some(config), Some(table)) = (config, table) else {
-            return Err(MemberError::NoAnswer);
-        };
+        let (config, table) = stream.config_and_table()?;
         Ok(Self {
             terms: Terms::of_config(&config).map_err(MemberError::Terms)?,
             stream,
@@ -245,6 +267,11 @@ impl PoolClient {
     pub(crate) fn view(&self) -> PoolView {
         let mut sink = [0; 64];
         while io::Read::read(&mut &self.changed, &mut sink).is_ok_and(|read| read == sink.len()) {}
+        lock(&self.shared).clone()
+    }
+
+    /// The same, for a reader that does not act on changes.
+    pub(crate) fn peek(&self) -> PoolView {
         lock(&self.shared).clone()
     }
 

@@ -5,9 +5,10 @@
 //! clean`.
 
 use std::{
-    fs::{self, File},
+    fs::{self, File, Permissions},
     io::ErrorKind,
     net::SocketAddr,
+    os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
@@ -41,6 +42,15 @@ pub struct Cleaned {
     pub addresses: usize,
 }
 
+fn directory(run_dir: &Path, name: &str) -> PathBuf {
+    run_dir.join(MEMBERS_DIRECTORY).join(name)
+}
+
+/// The socket on which a running member answers an operator.
+pub(crate) fn socket(run_dir: &Path, name: &str) -> PathBuf {
+    directory(run_dir, name).join("control.sock")
+}
+
 /// The place of a member on this host, locked.
 pub(crate) struct MemberDirectory {
     directory: PathBuf,
@@ -54,8 +64,10 @@ pub(crate) struct MemberDirectory {
 impl MemberDirectory {
     /// Makes and locks the directory.
     pub(crate) fn lock(run_dir: &Path, name: &str) -> Result<Self, MemberError> {
-        let directory = run_dir.join(MEMBERS_DIRECTORY).join(name);
-        fs::create_dir_all(&directory).doing("make the member's run directory")?;
+        let directory = directory(run_dir, name);
+        let doing = "make the member's run directory";
+        fs::create_dir_all(&directory).doing(doing)?;
+        fs::set_permissions(&directory, Permissions::from_mode(0o700)).doing(doing)?;
         let lock = File::create(directory.join(LOCK_FILE)).doing("make the member's lock")?;
         match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {}
@@ -168,7 +180,7 @@ pub fn leftovers(run_dir: &Path) -> Vec<String> {
 /// # Errors
 /// The member runs, never ran, its server runs and must not be killed, or a part cannot be removed.
 pub fn clean(run_dir: &Path, name: &str, kill: bool) -> Result<Cleaned, MemberError> {
-    if !run_dir.join(MEMBERS_DIRECTORY).join(name).exists() {
+    if !directory(run_dir, name).exists() {
         return Err(MemberError::NeverRan(name.to_owned()));
     }
     let directory = MemberDirectory::lock(run_dir, name)?;

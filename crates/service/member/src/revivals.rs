@@ -12,7 +12,7 @@ use objects::{
 use std::time::Duration;
 use wire::{FlowKey, IpPacket, SeqNumber, checksum};
 
-use crate::{clock, error::MemberError};
+use crate::{clock, error::MemberError, revived_objects::RevivedObjects};
 
 /// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM: usize = 16;
@@ -115,6 +115,7 @@ fn to_server(
 pub(crate) struct Revivals {
     injector: Injector,
     revivals: revivals::Revivals,
+    objects: RevivedObjects,
 }
 
 impl Revivals {
@@ -122,6 +123,7 @@ impl Revivals {
         Self {
             injector,
             revivals: revivals::Revivals::default(),
+            objects: RevivedObjects::default(),
         }
     }
 
@@ -162,12 +164,16 @@ impl Revivals {
         record: Result<Record, PositionError>,
     ) -> Result<Option<Ended>, MemberError> {
         let (mut kernel, revivals) = self.split(plane);
-        revivals.take(&mut kernel, rules, copy, record, clock::now())
+        let ended = revivals.take(&mut kernel, rules, copy, record, clock::now())?;
+        self.note_objects(plane, ended.as_slice())?;
+        Ok(ended)
     }
 
     pub(crate) fn poll(&mut self, plane: &MemberPlane) -> Result<Vec<Ended>, MemberError> {
         let (mut kernel, revivals) = self.split(plane);
-        revivals.poll(&mut kernel, clock::now())
+        let ended = revivals.poll(&mut kernel, clock::now())?;
+        self.note_objects(plane, &ended)?;
+        Ok(ended)
     }
 
     pub(crate) fn server_died(
@@ -185,6 +191,20 @@ impl Revivals {
     ) -> Result<Vec<Ended>, MemberError> {
         let (mut kernel, revivals) = self.split(plane);
         revivals.drop_connections(&mut kernel, clock::now())
+    }
+
+    /// The request target of the response under way, if that was revived.
+    pub(crate) fn object_of(&self, key: FlowKey, flow: &Flow) -> Option<&str> {
+        self.objects.of(key, flow)
+    }
+
+    fn note_objects(&mut self, plane: &MemberPlane, ended: &[Ended]) -> Result<(), MemberError> {
+        for ended in ended.iter().filter(|ended| ended.refused.is_none()) {
+            if let (Some(target), Some(flow)) = (&ended.target, plane.flow(ended.key)?) {
+                self.objects.add(ended.key, &flow, target.clone());
+            }
+        }
+        Ok(())
     }
 
     fn split<'a>(&'a mut self, plane: &'a MemberPlane) -> (Kernel<'a>, &'a mut revivals::Revivals) {

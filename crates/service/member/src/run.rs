@@ -1,12 +1,13 @@
 //! A member from its start to its end.
 
 use std::{
-    net::{IpAddr, SocketAddr, UdpSocket},
+    net::{IpAddr, SocketAddr, TcpListener, UdpSocket},
     num::NonZeroU16,
     path::PathBuf,
     time::Duration,
 };
 
+use operator_socket::EventRecord;
 use protocol::pool::{Config, Hello, MemberAddress, MemberName, MembershipState, Refused};
 use rand::Rng as _;
 use supervise::{Command, become_subreaper};
@@ -17,13 +18,17 @@ use crate::{
     engine::{Member, MemberConfig},
     error::{MemberError, SystemContext},
     event::Event,
+    operator::{Operator, Tell},
     pool_client::{Admission, PoolSettings},
-    remains::MemberDirectory,
+    probe,
+    remains::{self, MemberDirectory},
 };
 
 /// How long the lease of a former member may last, and the pause between two questions for its end.
 const FORMER_LEASE_MAX: Duration = Duration::from_secs(5);
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// Tries to find a port that is free for UDP and TCP.
+const PORT_TRIES_MAX: u32 = 16;
 /// Longest wait of the loop.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -46,6 +51,8 @@ pub struct Options {
     pub is_immutable: bool,
     /// Longest time for which a request stays unacknowledged.
     pub withhold: Duration,
+    /// Address of the metrics.
+    pub metrics: Option<SocketAddr>,
     /// Directory for the files of a running member.
     pub run_dir: PathBuf,
 }
@@ -57,11 +64,15 @@ pub struct Options {
 pub fn run(
     options: &Options,
     is_stopped: impl Fn() -> bool,
-    mut tell: impl FnMut(&Event),
+    mut tell: impl FnMut(&EventRecord<'_, Event>),
 ) -> Result<(), MemberError> {
     let directory = MemberDirectory::lock(&options.run_dir, options.name.as_str())?;
-    let (pool, claims) = pool_settings(options)?;
+    let socket = remains::socket(&options.run_dir, options.name.as_str());
+    let mut operator = Operator::start(&options.name, socket, options.metrics)?;
+    let (pool, claims, probes) = pool_settings(options)?;
     let settings = settings_of(&pool)?;
+    let service = settings.addresses.clone();
+    probe::serve(probes, options.key_file.clone(), service)?;
     // The server of a member that was killed is silent, and other members have its connections.
     directory.clear(true)?;
     directory.note_addresses(&settings.addresses)?;
@@ -77,9 +88,10 @@ pub fn run(
     let cgroup = directory.create_cgroup()?;
     become_subreaper().doing("become the reaper of the server's orphans")?;
     let mut member = Member::new(config, claims, &settings, cgroup, directory.pins())?;
-    let served = serve(&mut member, is_stopped, &mut tell);
+    let served = serve(&mut member, &mut operator, is_stopped, &mut tell);
     let stopped = member.stop();
     if stopped.is_ok() {
+        operator.emit(&Event::Left, &mut tell);
         directory.remove();
     }
     served.and(stopped)
@@ -102,27 +114,47 @@ fn settings_of(pool: &PoolSettings) -> Result<Config, MemberError> {
 
 fn serve(
     member: &mut Member,
+    operator: &mut Operator,
     is_stopped: impl Fn() -> bool,
-    tell: &mut impl FnMut(&Event),
+    tell: Tell<'_>,
 ) -> Result<(), MemberError> {
     while !is_stopped() {
-        for event in member.run_once(WAIT_MAX)? {
-            tell(&event);
+        for event in member.run_once(WAIT_MAX, operator)? {
+            operator.emit(&event, tell);
         }
+        operator.answer(member);
     }
     Ok(())
 }
 
-fn pool_settings(options: &Options) -> Result<(PoolSettings, UdpSocket), MemberError> {
+/// Sockets for claims and for checks, with the same port.
+fn sockets_at(address: IpAddr) -> Result<(UdpSocket, TcpListener, u16), MemberError> {
+    let mut tries = 0;
+    loop {
+        let claims = socket_at(address)?;
+        let port = claims
+            .local_addr()
+            .doing("read the port of the socket for claims")?
+            .port();
+        tries += 1;
+        match TcpListener::bind((address, port)) {
+            Ok(probes) => return Ok((claims, probes, port)),
+            // The port is taken for TCP alone.
+            Err(error)
+                if error.kind() == std::io::ErrorKind::AddrInUse && tries < PORT_TRIES_MAX => {}
+            Err(error) => {
+                return Err(error).doing("open a socket for checks at the member's address");
+            }
+        }
+    }
+}
+
+fn pool_settings(options: &Options) -> Result<(PoolSettings, UdpSocket, TcpListener), MemberError> {
     let address = match options.address {
         Some(address) => address,
         None => address_towards(options.balancer)?,
     };
-    let claims = socket_at(address)?;
-    let port = claims
-        .local_addr()
-        .doing("read the port of the socket for claims")?
-        .port();
+    let (claims, probes, port) = sockets_at(address)?;
     let settings = PoolSettings {
         balancer: options.balancer,
         key_file: options.key_file.clone(),
@@ -136,7 +168,7 @@ fn pool_settings(options: &Options) -> Result<(PoolSettings, UdpSocket), MemberE
             next: 0,
         },
     };
-    Ok((settings, claims))
+    Ok((settings, claims, probes))
 }
 
 /// This host's address on the way to the balancer.

@@ -49,6 +49,11 @@ impl ServerProcess {
         Ok(())
     }
 
+    /// Whether the server listens on all addresses.
+    pub(crate) const fn listens(&self) -> bool {
+        self.listens
+    }
+
     /// Process id of the main process; 0 if there is none.
     pub(crate) fn main_pid(&self) -> u32 {
         let pid = self

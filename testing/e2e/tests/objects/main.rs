@@ -1,8 +1,10 @@
 //! The mode objects: downloads go on at another member of a pool.
 
+mod check;
 mod load;
 mod matrix;
 mod moments;
+mod operator;
 mod programs;
 mod requests;
 mod store;

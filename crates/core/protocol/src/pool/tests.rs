@@ -87,6 +87,7 @@ fn member_messages() -> Vec<MemberMessage> {
             answered: 0,
         },
         MemberMessage::Leave,
+        MemberMessage::AskMembers,
     ]
 }
 

@@ -90,11 +90,11 @@ impl Balancer {
         }
     }
 
-    pub(super) fn answer_status(&mut self) {
+    pub(super) fn answer_operator(&mut self) {
         let (monitor, forwarding, config) = (&self.monitor, &self.forwarding, &self.config);
         let listen = self.listens_on();
-        self.status
-            .answer(|| status(config, listen, monitor, forwarding));
+        self.operator
+            .answer(|_| status(config, listen, monitor, forwarding));
     }
 
     /// Leaves a snapshot for the metrics.

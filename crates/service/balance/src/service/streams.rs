@@ -66,6 +66,10 @@ impl Balancer {
         while let Some(stream) = self.streams.get_mut(&id)
             && let Some(message) = stream.message()?
         {
+            if !stream.is_known && message == MemberMessage::AskMembers {
+                self.show_members(id)?;
+                break;
+            }
             if let Some(reason) = self.reason_against(&message) {
                 self.refuse_member(id, &message, reason, tell)?;
                 break;
@@ -74,6 +78,18 @@ impl Balancer {
                 stream.is_known = true;
             }
             self.monitor.on_message(now(), id, message);
+        }
+        Ok(())
+    }
+
+    /// The answer to a check, which joins no pool.
+    fn show_members(&mut self, id: StreamId) -> Result<(), StreamError> {
+        let config = self.monitor.config().clone();
+        let table = self.monitor.table().clone();
+        if let Some(stream) = self.streams.get_mut(&id) {
+            stream.say(&BalancerMessage::Config(config))?;
+            stream.say(&BalancerMessage::Table(table))?;
+            stream.is_closing = true;
         }
         Ok(())
     }

@@ -2,6 +2,8 @@
 
 use super::Code;
 
+pub use types::JSON_VERSION;
+
 /// A kind of event.
 #[derive(Debug, Clone, Copy)]
 pub struct Kind {
@@ -20,9 +22,6 @@ const fn kind(name: &'static str, fields: &'static str, means: &'static str) -> 
         means,
     }
 }
-
-/// The version of the events' JSON: it is raised when a field changes or goes.
-pub const JSON_VERSION: u32 = 1;
 
 /// The format, for lists of versions.
 pub const FORMAT: types::Format = types::Format {
