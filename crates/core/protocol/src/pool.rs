@@ -6,10 +6,11 @@
 //!
 //! ```text
 //! member -> balancer    Hello                   the member joins, or continues after a lost stream
-//! balancer -> member    Config, Table           or Refused
+//! balancer -> member    Config, Table           or Refused; Granter first, if the pool has several balancers
 //! member -> balancer    LeaseRequest            three times in a term
 //! balancer -> member    Lease                   may send for a term, counted from the sending of the request
 //! balancer -> member    Table                   after each change of the pool
+//! member -> balancer    Enforces                after each change, if the pool has several balancers
 //! member -> balancer    Leave                   the member is silent already
 //! ```
 //!
@@ -27,7 +28,9 @@ use crate::control::{Message, Role};
 
 pub use claim::{Claim, ClaimError, ClaimKind};
 pub use names::{AddressError, MemberAddress, MemberName, NameError};
-pub use parts::{Config, Hello, MembershipState, PoolKey, Refused, Table, TableMember};
+pub use parts::{
+    BalancerId, Config, Granter, Hello, MembershipState, PoolKey, Refused, Table, TableMember,
+};
 pub use types::{TableKind, VersionCheck};
 
 /// The version of the messages.
@@ -70,6 +73,13 @@ pub enum MemberMessage {
     },
     /// The member is silent, sends no more packets as this membership, and leaves the pool.
     Leave,
+    /// From now on, the member sends by the leases of the granters of this table.
+    Enforces {
+        /// The epoch of the table.
+        epoch: u64,
+        /// Granters of the table whose lease the member lacks.
+        lacks: Vec<BalancerId>,
+    },
 }
 
 impl Message for MemberMessage {
@@ -98,6 +108,11 @@ pub enum BalancerMessage {
     Refused {
         /// The reason.
         reason: Refused,
+    },
+    /// The leases of this stream are those of this granter.
+    Granter {
+        /// The balancer that sends.
+        balancer: BalancerId,
     },
 }
 
