@@ -101,6 +101,7 @@ fn settings(terms: Terms) -> Settings {
         kind: TableKind::Modulo,
         terms,
         config,
+        balancer: None,
     }
 }
 
@@ -293,6 +294,7 @@ impl PoolModel {
             state,
             address: MemberAddress::new([10, 0, 0, host].into()).expect("an address"),
             claim_port: NonZeroU16::MAX,
+            epoch: 0,
         };
         self.say(at, MemberMessage::Hello(hello));
     }
@@ -345,7 +347,7 @@ impl PoolModel {
                 member.lease.on_grant(number, term);
                 member.speech = member.lease.speech();
             }
-            BalancerMessage::Table(_) => {}
+            BalancerMessage::Table(_) | BalancerMessage::Granter { .. } => {}
             BalancerMessage::Refused { reason } => {
                 member.stream = None;
                 if reason == Refused::Dead {
@@ -447,6 +449,7 @@ fn empty_table(now: u64) -> Table {
         epoch: now,
         kind: TableKind::Modulo,
         members: Vec::new(),
+        granters: Vec::new(),
     }
 }
 

@@ -87,6 +87,7 @@ fn settings(terms: Terms, address: std::net::SocketAddr, key: PoolKey) -> Settin
             key,
             version_check: VersionCheck::Etag,
         },
+        balancer: None,
     }
 }
 
@@ -117,6 +118,7 @@ impl Balancer {
             epoch: 1_000_000 + now / 1000,
             kind: self.settings.kind,
             members: Vec::new(),
+            granters: Vec::new(),
         };
         let table = self.programs.as_ref().map(|it| it.table.clone());
         let table = table.unwrap_or(empty);

@@ -32,6 +32,7 @@ fn settings() -> Settings {
         kind: TableKind::Maglev,
         terms,
         config,
+        balancer: None,
     }
 }
 
@@ -40,6 +41,7 @@ fn table(epoch: u64, members: Vec<TableMember>) -> Table {
         epoch,
         kind: TableKind::Maglev,
         members,
+        granters: vec![],
     }
 }
 
@@ -126,6 +128,7 @@ fn hello(name: &str, membership: u8) -> Hello {
         state: MembershipState::New,
         address: MemberAddress::new([10, 0, 0, membership].into()).unwrap(),
         claim_port: NonZeroU16::MAX,
+        epoch: 0,
     }
 }
 
