@@ -61,6 +61,7 @@ fn balance(arguments: &Balance) -> Result<(), BalanceError> {
         lease: arguments.lease,
         quiescence: arguments.quiescence,
         version_check: arguments.version_check.into(),
+        register: arguments.register.clone(),
         metrics: arguments.metrics,
         run_dir: arguments.run.run_dir.clone(),
     })?;
@@ -81,6 +82,7 @@ const fn priority(of: &Event) -> Priority {
         | Event::Left { .. }
         | Event::Drained { .. }
         | Event::KeysChanged
+        | Event::RegisterBack
         | Event::Stopping => Priority::Notice,
     }
 }
@@ -172,11 +174,25 @@ fn print(status: &Status) {
         status.dropped_fragments,
         status.dropped_without_member
     ));
+    if let Some(register) = &status.register {
+        let own = match status.grants {
+            true => "this balancer among them",
+            false => "not of this balancer",
+        };
+        line(&format!(
+            "  register {register}; members need the leases of {} balancers, {own}",
+            status.balancers
+        ));
+        if let Some(reason) = &status.register_failure {
+            line(&format!("  the register does not answer: {reason}"));
+        }
+    }
     if status.members.is_empty() {
         line("  no members");
     }
     for member in &status.members {
         let state = match (member.in_table, member.connected, member.draining) {
+            _ if member.unknown => "unknown",
             (false, ..) => "joins",
             (true, _, true) => "drains",
             (true, false, false) => "disconnected",

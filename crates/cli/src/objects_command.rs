@@ -108,7 +108,10 @@ pub(crate) fn clean(arguments: &Clean, name: &str) -> Outcome {
 fn options(arguments: Objects) -> Option<member::Options> {
     Some(member::Options {
         name: arguments.name.or_else(host_name)?,
-        balancer: arguments.pool?,
+        balancers: match arguments.pool.is_empty() {
+            false => arguments.pool,
+            true => return None,
+        },
         key_file: arguments.key_file?,
         address: arguments.member_address,
         command: Command::new(arguments.command),

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use balance::EtcdServers;
 use clap::{Args, Subcommand, ValueEnum};
 use types::{TableKind, VersionCheck};
 
@@ -40,6 +41,16 @@ pub(crate) struct Balance {
     /// quiet time: connections then belong to other members.
     #[arg(long, value_name = "FILE", required = true, help_heading = "Members")]
     pub(crate) key_file: Option<PathBuf>,
+    /// etcd servers in which the balancers of the pool keep the table of members [default: the pool has one balancer]
+    ///
+    /// Give all balancers the same servers, --name, --key-file and settings, and name all balancers in `outlive objects
+    /// --pool`. A member sends by the leases of all balancers. A balancer that dies is removed from the table.
+    #[arg(
+        long,
+        value_name = "etcd://HOST:PORT[,HOST:PORT]",
+        help_heading = "Members"
+    )]
+    pub(crate) register: Option<EtcdServers>,
     /// How connections are spread over the members
     #[arg(long, value_enum, default_value = "maglev", help_heading = "Members")]
     pub(crate) hash: Hash,

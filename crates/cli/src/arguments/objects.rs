@@ -11,8 +11,10 @@ use crate::units;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Objects {
     /// Address and port on which `outlive balance` of the pool listens for members
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, required = true, help_heading = "Pool")]
-    pub(crate) pool: Option<SocketAddr>,
+    ///
+    /// Of several balancers (`outlive balance --register`) name all, with a comma between two.
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, value_delimiter = ',', required = true, help_heading = "Pool")]
+    pub(crate) pool: Vec<SocketAddr>,
     /// File of the keys that the pool shares (`outlive key` prints a key); the member uses the first key
     #[arg(long, value_name = "FILE", required = true, help_heading = "Pool")]
     pub(crate) key_file: Option<PathBuf>,

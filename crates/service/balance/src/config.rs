@@ -12,7 +12,10 @@ use protocol::pool::{ADDRESS_COUNT_MAX, Config, PoolKey};
 use supervise::local_addresses;
 use types::{TableKind, VersionCheck};
 
-use crate::error::{BalanceError, SystemContext};
+use crate::{
+    error::{BalanceError, SystemContext},
+    etcd::EtcdServers,
+};
 
 /// Purpose of the pool key among the secrets that follow from a key.
 const POOL_KEY_LABEL: &str = "outlive pool key 1";
@@ -38,6 +41,8 @@ pub struct BalanceConfig {
     pub quiescence: Duration,
     /// Which validators must be equal before a download continues on another member.
     pub version_check: VersionCheck,
+    /// Where several balancers of the pool keep the table. `None`: this is the only balancer.
+    pub register: Option<EtcdServers>,
     /// Address of the metrics.
     pub metrics: Option<SocketAddr>,
     /// Directory of sockets, locks and private mounts of all services.
@@ -98,6 +103,8 @@ impl BalanceConfig {
                 service_addresses::check(device)?;
                 service_addresses::refuse_in_use(device, &self.addresses)?;
             }
+            // Keepalived or a router gives the address to one of several balancers.
+            None if self.register.is_some() => {}
             None => {
                 let is_missing = |address: &&SocketAddr| !local.contains(&address.ip());
                 if let Some(missing) = self.addresses.iter().find(is_missing) {

@@ -9,6 +9,8 @@ use protocol::pool::ADDRESS_COUNT_MAX;
 use service_addresses::AddressError;
 use supervise::mounts::MountError;
 
+use crate::etcd::EtcdServers;
+
 /// An error of the balancer.
 #[derive(Debug, thiserror::Error)]
 pub enum BalanceError {
@@ -81,6 +83,16 @@ pub enum BalanceError {
     /// No bpf filesystem can be had.
     #[error(transparent)]
     Mount(#[from] MountError),
+    /// The register does not answer.
+    #[error(
+        "--register {servers}: {reason}: several balancers keep the table of the pool in etcd: is etcd running there?"
+    )]
+    Register {
+        /// The servers.
+        servers: EtcdServers,
+        /// The newest error.
+        reason: String,
+    },
     /// The data plane fails.
     #[error(transparent)]
     Dataplane(#[from] DataplaneError),
@@ -121,9 +133,10 @@ impl BalanceError {
             | Self::TooManyAddresses { .. }
             | Self::Keys(_)
             | Self::Lease(_) => Fault::Config,
-            Self::NotLocal(_) | Self::NotRunning(_) | Self::Address(AddressError::NoDevice(_)) => {
-                Fault::Missing
-            }
+            Self::NotLocal(_)
+            | Self::NotRunning(_)
+            | Self::Register { .. }
+            | Self::Address(AddressError::NoDevice(_)) => Fault::Missing,
             Self::InUse(_) | Self::AlreadyRuns(_) => Fault::InTheWay,
             Self::Listen { error, .. } | Self::Metrics { error, .. } => match error.kind() {
                 io::ErrorKind::AddrInUse => Fault::InTheWay,
@@ -160,6 +173,7 @@ impl BalanceError {
             Self::AlreadyRuns(_) => "already_runs",
             Self::NotRunning(_) => "not_running",
             Self::RunDirectory { .. } => "run_directory",
+            Self::Register { .. } => "register",
             Self::Mount(_) => "mount",
             Self::Dataplane(_) => "dataplane",
             Self::System { .. } => "system",

@@ -38,6 +38,7 @@ impl Forwarding {
             epoch: table.epoch,
             kind: table.kind,
             members: members.collect::<Option<_>>()?,
+            granters: Vec::new(),
         })
     }
 

@@ -50,6 +50,18 @@ pub struct Status {
     pub hash: String,
     /// Epoch of the table.
     pub epoch: u64,
+    /// Where several balancers keep the table. `None`: the pool has one balancer.
+    #[serde(default)]
+    pub register: Option<String>,
+    /// Why the register does not answer.
+    #[serde(default)]
+    pub register_failure: Option<String>,
+    /// Number of the balancers whose leases the members need; 0 without a register.
+    #[serde(default)]
+    pub balancers: usize,
+    /// The members need the leases of this balancer.
+    #[serde(default)]
+    pub grants: bool,
     /// Shortest and longest lease, milliseconds.
     pub lease_ms: [u64; 2],
     /// All living members.
@@ -77,6 +89,9 @@ pub struct MemberStatus {
     pub connected: bool,
     /// The member gets no new connections.
     pub draining: bool,
+    /// The member is silent, and no balancer may declare it dead.
+    #[serde(default)]
+    pub unknown: bool,
     /// Time since the newest message, milliseconds.
     pub silent_ms: u64,
     /// Packets handed to the member.
@@ -216,6 +231,10 @@ mod tests {
             listen: Vec::new(),
             hash: "maglev".into(),
             epoch: 7,
+            register: None,
+            register_failure: None,
+            balancers: 0,
+            grants: true,
             lease_ms: [25, 250],
             members: Vec::new(),
             packets: 1,

@@ -32,8 +32,8 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 pub struct Options {
     /// Name of the member in the pool.
     pub name: MemberName,
-    /// The balancer.
-    pub balancer: SocketAddr,
+    /// The balancers, at least one.
+    pub balancers: Vec<SocketAddr>,
     /// The file with the keys that balancer and members share.
     pub key_file: PathBuf,
     /// Where packets for the pool reach this host; `None`: the address from which the balancer is reached.
@@ -116,7 +116,7 @@ fn serve(
 fn pool_settings(options: &Options) -> Result<(PoolSettings, UdpSocket), MemberError> {
     let address = match options.address {
         Some(address) => address,
-        None => address_towards(options.balancer)?,
+        None => address_towards(*options.balancers.first().ok_or(MemberError::NoAnswer)?)?,
     };
     let claims = socket_at(address)?;
     let port = claims
@@ -124,7 +124,7 @@ fn pool_settings(options: &Options) -> Result<(PoolSettings, UdpSocket), MemberE
         .doing("read the port of the socket for claims")?
         .port();
     let settings = PoolSettings {
-        balancer: options.balancer,
+        balancers: options.balancers.clone(),
         key_file: options.key_file.clone(),
         hello: Hello {
             name: options.name.clone(),
@@ -132,6 +132,7 @@ fn pool_settings(options: &Options) -> Result<(PoolSettings, UdpSocket), MemberE
             state: MembershipState::New,
             address: MemberAddress::new(address).map_err(MemberError::Address)?,
             claim_port: NonZeroU16::new(port).unwrap_or(NonZeroU16::MAX),
+            epoch: 0,
             #[cfg(feature = "next-version")]
             next: 0,
         },

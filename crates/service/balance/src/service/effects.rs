@@ -55,6 +55,7 @@ impl Balancer {
         let event = Event::Table {
             epoch: table.epoch,
             members: members.collect(),
+            balancers: table.granters.len(),
         };
         self.emit(&event, tell);
         Ok(())
@@ -136,7 +137,7 @@ fn of_pool(event: PoolEvent) -> Option<Event> {
 fn status(
     config: &crate::BalanceConfig,
     listen: Vec<std::net::SocketAddr>,
-    monitor: &pool::Monitor<pool::MemoryRegister>,
+    monitor: &pool::Monitor<crate::register::PoolRegister>,
     forwarding: &crate::forwarding::Forwarding,
 ) -> Option<Status> {
     let counters = forwarding.counters().ok()?;
@@ -152,6 +153,7 @@ fn status(
             in_table: table.members.iter().any(is_in),
             connected: member.is_connected,
             draining: member.entry.draining,
+            unknown: member.is_unknown,
             silent_ms: millis(now.saturating_sub(member.heard)),
             packets: counted.map_or(0, |(_, packets)| *packets),
             name,
@@ -167,6 +169,10 @@ fn status(
         listen,
         hash: hash.to_owned(),
         epoch: table.epoch,
+        register: monitor.register_ref().name(),
+        register_failure: monitor.register_ref().failure(),
+        balancers: table.granters.len(),
+        grants: monitor.is_granter(),
         lease_ms: [millis(terms.least), millis(terms.term)],
         members: members.collect(),
         packets: counters.forwarded,
