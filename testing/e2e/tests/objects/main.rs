@@ -1,5 +1,7 @@
 //! The mode objects: downloads go on at another member of a pool.
 
+mod balancers;
+
 use std::net::SocketAddr;
 
 use e2e::clients::{Http, read_some};
