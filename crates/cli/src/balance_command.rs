@@ -12,7 +12,7 @@ use signal_hook::{
 };
 
 use crate::{
-    arguments::{Balance, BalanceStatus, BalanceVerb, Clean},
+    arguments::{Balance, BalanceMember, BalanceStatus, BalanceVerb, Clean},
     commands::{json, line},
     exit::Outcome,
     stdout,
@@ -21,10 +21,21 @@ use crate::{
 pub(crate) fn run(arguments: &Balance) -> Outcome {
     match &arguments.verb {
         Some(BalanceVerb::Status(which)) => status(which),
+        Some(BalanceVerb::Drain(which)) => done(balance::drain, which),
+        Some(BalanceVerb::ConfirmDead(which)) => done(balance::confirm_dead, which),
         None => match balance(arguments) {
             Ok(()) => Outcome::Done,
             Err(error) => failed(&error).of_service(),
         },
+    }
+}
+
+type Request = fn(&Path, &str, &str) -> Result<(), BalanceError>;
+
+fn done(request: Request, which: &BalanceMember) -> Outcome {
+    match request(&which.run.run_dir, &which.name, &which.member) {
+        Ok(()) => Outcome::Done,
+        Err(error) => failed(&error),
     }
 }
 

@@ -118,6 +118,7 @@ fn options(arguments: Objects) -> Option<member::Options> {
         discard_limit: arguments.discard_limit,
         is_immutable: arguments.immutable,
         withhold: arguments.withhold,
+        drain: arguments.drain,
         run_dir: arguments.run.run_dir,
     })
 }

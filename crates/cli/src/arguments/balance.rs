@@ -130,6 +130,26 @@ impl From<Check> for VersionCheck {
 pub(crate) enum BalanceVerb {
     /// Show the members of a pool, and the packets that each member was handed
     Status(BalanceStatus),
+    /// Give a member no new connections; the member keeps its connections
+    ///
+    /// `outlive objects --drain` does the same when the member is stopped.
+    Drain(BalanceMember),
+    /// Confirm the death of a member that the status shows as unknown
+    ///
+    /// A balancer that takes over from a dead balancer does not know whether a silent member still has a lease of the
+    /// dead balancer. Connections of such a member wait. Make sure that the member's host is off.
+    ConfirmDead(BalanceMember),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BalanceMember {
+    /// Name of the member
+    pub(crate) member: String,
+    /// Name of the pool
+    #[arg(long, value_name = "NAME", default_value = "pool", value_parser = units::pool_name)]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) run: RunDirectory,
 }
 
 #[derive(Debug, Args)]

@@ -196,6 +196,10 @@ impl<R: Register> Monitor<R> {
             (Some(name), MemberMessage::Enforces { epoch, lacks }) => {
                 self.enforces(now, &name, epoch, lacks);
             }
+            (Some(name), MemberMessage::Drain) => {
+                // An error: the last member keeps its connections until it leaves.
+                let _ = self.drain(now, &name);
+            }
             (name, _) => self.refuse(stream, name, Refused::OutOfOrder),
         }
     }

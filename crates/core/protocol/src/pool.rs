@@ -11,6 +11,7 @@
 //! balancer -> member    Lease                   may send for a term, counted from the sending of the request
 //! balancer -> member    Table                   after each change of the pool
 //! member -> balancer    Enforces                after each change, if the pool has several balancers
+//! member -> balancer    Drain                   the member leaves soon
 //! member -> balancer    Leave                   the member is silent already
 //! ```
 //!
@@ -80,6 +81,8 @@ pub enum MemberMessage {
         /// Granters of the table whose lease the member lacks.
         lacks: Vec<BalancerId>,
     },
+    /// The member wants no new connections: it leaves when its connections have ended.
+    Drain,
 }
 
 impl Message for MemberMessage {

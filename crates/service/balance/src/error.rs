@@ -72,6 +72,9 @@ pub enum BalanceError {
     /// No balancer of this name runs, or has left anything.
     #[error("no balancer runs as {0}: start `outlive balance`, or name another balancer")]
     NotRunning(String),
+    /// The balancer refuses a request of the operator.
+    #[error("{0}")]
+    NotDone(String),
     /// The run directory cannot be used.
     #[error("cannot use the run directory {path}: {source}; choose another --run-dir")]
     RunDirectory {
@@ -137,7 +140,7 @@ impl BalanceError {
             | Self::NotRunning(_)
             | Self::Register { .. }
             | Self::Address(AddressError::NoDevice(_)) => Fault::Missing,
-            Self::InUse(_) | Self::AlreadyRuns(_) => Fault::InTheWay,
+            Self::InUse(_) | Self::AlreadyRuns(_) | Self::NotDone(_) => Fault::InTheWay,
             Self::Listen { error, .. } | Self::Metrics { error, .. } => match error.kind() {
                 io::ErrorKind::AddrInUse => Fault::InTheWay,
                 io::ErrorKind::AddrNotAvailable => Fault::Missing,
@@ -172,6 +175,7 @@ impl BalanceError {
             Self::Lease(_) => "lease",
             Self::AlreadyRuns(_) => "already_runs",
             Self::NotRunning(_) => "not_running",
+            Self::NotDone(_) => "not_done",
             Self::RunDirectory { .. } => "run_directory",
             Self::Register { .. } => "register",
             Self::Mount(_) => "mount",

@@ -1,7 +1,7 @@
 //! The table of a pool in etcd, version 3, through the JSON gateway.
 //!
-//! One key has the table, and the revision of the key is the condition of each write. Leases, locks and elections of etcd
-//! are not used. A thread carries the requests out: no request delays the lease of a member.
+//! One key has the table, and the revision of the key is the condition of each write. Leases, locks and elections of
+//! etcd are not used. A thread carries the requests out: no request delays the lease of a member.
 
 mod json;
 

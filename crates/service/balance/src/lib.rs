@@ -34,4 +34,4 @@ pub use error::{BalanceError, Fault};
 pub use etcd::{EtcdServers, ServersError};
 pub use event::{Code, Event};
 pub use service::Balancer;
-pub use status::{MemberStatus, Status, ask};
+pub use status::{MemberStatus, Status, ask, confirm_dead, drain};

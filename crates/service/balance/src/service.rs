@@ -178,7 +178,7 @@ impl Balancer {
             self.poll_register(tell);
             self.flush(tell);
             self.hold_addresses(tell);
-            self.answer_status();
+            self.answer_operator();
             if self.tidied.elapsed() >= TIDY_INTERVAL {
                 self.tidied = Instant::now();
                 self.tidy(tell)?;

@@ -30,11 +30,28 @@ const CLIENT_COUNT_MAX: usize = 16;
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Questions to a running balancer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ask", deny_unknown_fields)]
-enum Question {
+pub(crate) enum Question {
     /// State of the pool.
     Status {},
+    /// The member gets no new connections.
+    Drain {
+        /// The name of the member.
+        member: String,
+    },
+    /// The operator confirms the death of a member that no balancer may declare dead.
+    ConfirmDead {
+        /// The name of the member.
+        member: String,
+    },
+}
+
+/// The answer to a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Done {
+    /// Why the request has no effect.
+    pub(crate) refusal: Option<String>,
 }
 
 /// State of a pool.
@@ -131,8 +148,8 @@ impl StatusSocket {
         fds.extend(all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     }
 
-    /// Answers all questions that have arrived. `status` is called at most once.
-    pub(crate) fn answer(&mut self, status: impl FnOnce() -> Option<Status>) {
+    /// Answers all questions that have arrived.
+    pub(crate) fn answer(&mut self, mut answer: impl FnMut(&Question) -> Option<String>) {
         while let Ok((stream, _)) = self.listener.accept() {
             if self.askers.len() < CLIENT_COUNT_MAX && stream.set_nonblocking(true).is_ok() {
                 self.askers.push(Asker {
@@ -144,20 +161,17 @@ impl StatusSocket {
         let (mut asked, mut waiting) = (Vec::new(), Vec::new());
         for mut asker in self.askers.drain(..) {
             match asker.read() {
-                Some(true) => asked.push(asker),
-                Some(false) => waiting.push(asker),
+                Some(Some(question)) => asked.push((asker, question)),
+                Some(None) => waiting.push(asker),
                 None => {}
             }
         }
         self.askers = waiting;
-        if asked.is_empty() {
-            return;
-        }
-        let text = status().and_then(|status| serde_json::to_string(&status).ok());
-        let Some(text) = text else { return };
-        for mut asker in asked {
-            // The answer is smaller than the socket's buffer.
-            let _ = asker.stream.write_all(format!("{text}\n").as_bytes());
+        for (mut asker, question) in asked {
+            if let Some(text) = answer(&question) {
+                // The answer is smaller than the socket's buffer.
+                let _ = asker.stream.write_all(format!("{text}\n").as_bytes());
+            }
         }
     }
 }
@@ -169,22 +183,22 @@ impl Drop for StatusSocket {
 }
 
 impl Asker {
-    /// Whether the question is complete; `None`: the client is gone, or asks nothing that we know.
-    fn read(&mut self) -> Option<bool> {
+    /// The question, if complete; `None`: the client is gone, or asks nothing that we know.
+    fn read(&mut self) -> Option<Option<Question>> {
         let mut bytes = [0; QUESTION_BYTES_MAX];
         match self.stream.read(&mut bytes) {
             Ok(0) => return None,
             Ok(len) => self.question.extend_from_slice(&bytes[..len]),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Some(false),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Some(None),
             Err(_) => return None,
         }
         let end = self.question.iter().position(|byte| *byte == b'\n');
         match end {
             Some(end) => {
-                let question = serde_json::from_slice::<Question>(&self.question[..end]);
-                question.ok().map(|Question::Status {}| true)
+                let question = serde_json::from_slice(&self.question[..end]);
+                Some(Some(question.ok()?))
             }
-            None => (self.question.len() < QUESTION_BYTES_MAX).then_some(false),
+            None => (self.question.len() < QUESTION_BYTES_MAX).then_some(None),
         }
     }
 }
@@ -194,6 +208,40 @@ impl Asker {
 /// # Errors
 /// No balancer of this name runs, or the balancer does not answer.
 pub fn ask(run_dir: &Path, name: &str) -> Result<Status, BalanceError> {
+    put(run_dir, name, &Question::Status {})
+}
+
+/// A member of a running balancer gets no new connections.
+///
+/// # Errors
+/// As [`ask`]; the pool has no such member, or no other member gets connections.
+pub fn drain(run_dir: &Path, name: &str, member: &str) -> Result<(), BalanceError> {
+    let member = member.to_owned();
+    request(run_dir, name, &Question::Drain { member })
+}
+
+/// Confirms the death of a member that no balancer may declare dead.
+///
+/// # Errors
+/// As [`ask`]; the pool has no such member, or the member has a lease.
+pub fn confirm_dead(run_dir: &Path, name: &str, member: &str) -> Result<(), BalanceError> {
+    let member = member.to_owned();
+    request(run_dir, name, &Question::ConfirmDead { member })
+}
+
+fn request(run_dir: &Path, name: &str, question: &Question) -> Result<(), BalanceError> {
+    let Done { refusal } = put(run_dir, name, question)?;
+    match refusal {
+        None => Ok(()),
+        Some(reason) => Err(BalanceError::NotDone(reason)),
+    }
+}
+
+fn put<T: for<'de> Deserialize<'de>>(
+    run_dir: &Path,
+    name: &str,
+    question: &Question,
+) -> Result<T, BalanceError> {
     let doing = "ask the balancer";
     let stream = match UnixStream::connect(run_directory::socket(run_dir, name)) {
         Ok(stream) => stream,
@@ -208,7 +256,7 @@ pub fn ask(run_dir: &Path, name: &str) -> Result<Status, BalanceError> {
         Err(error) => return Err(error).doing(doing),
     };
     stream.set_read_timeout(Some(REPLY_TIMEOUT)).doing(doing)?;
-    let mut line = serde_json::to_string(&Question::Status {})
+    let mut line = serde_json::to_string(question)
         .map_err(io::Error::other)
         .doing(doing)?;
     line.push('\n');
@@ -259,7 +307,10 @@ mod tests {
             let run_dir = run_dir.path();
             let asker = scope.spawn(move || ask(run_dir, "pool"));
             while !asker.is_finished() {
-                socket.answer(|| Some(status()));
+                socket.answer(|question| {
+                    assert_eq!(*question, Question::Status {});
+                    serde_json::to_string(&status()).ok()
+                });
                 std::thread::yield_now();
             }
             asker.join().expect("no panic")

@@ -43,6 +43,11 @@ pub enum Event {
         /// The reason.
         reason: String,
     },
+    /// The member is asked to stop, and waits for the end of its connections.
+    Draining {
+        /// Number of connections.
+        connections: usize,
+    },
     /// The server has died.
     Died {
         /// How.
@@ -118,6 +123,9 @@ impl fmt::Display for Event {
             Self::Expelled { reason } => write!(f, "{reason}"),
             Self::NotAdmitted { reason } => write!(f, "not in the pool: {reason}"),
             Self::BalancerLost { reason } => write!(f, "no stream to the balancer: {reason}"),
+            Self::Draining { connections } => {
+                write!(f, "stops when {connections} connections have ended")
+            }
             Self::Died { exit } => write!(f, "the server has died ({exit}), and is started again"),
             Self::Revived {
                 client,

@@ -158,6 +158,7 @@ impl Admission {
             config: self.config,
             leases,
             fence,
+            drains: false,
             tell,
             connected,
             connect_done,
@@ -183,7 +184,7 @@ impl Admission {
 pub(crate) struct PoolClient {
     shared: Arc<Mutex<PoolView>>,
     changed: UnixStream,
-    /// The thread ends when this is closed.
+    /// A byte asks to drain. The thread ends when this is closed.
     wake: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
 }
@@ -199,6 +200,13 @@ impl PoolClient {
     /// Readable when the view has changed.
     pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
         self.changed.as_fd()
+    }
+
+    /// Asks the balancers for no new connections.
+    pub(crate) fn drain(&self) {
+        if let Some(wake) = &self.wake {
+            let _ = io::Write::write(&mut &*wake, &[1]);
+        }
     }
 
     /// Silences the member, and leaves the pool.
@@ -236,6 +244,7 @@ struct Keeper {
     leases: Leases,
     fence: MemberFence,
     quiescence: Duration,
+    drains: bool,
     tell: UnixStream,
     /// A connection is open, or has failed.
     connected: UnixStream,
@@ -273,7 +282,7 @@ impl Keeper {
             }
         }
         let (stops, ready) = self.wait(woken)?;
-        if stops {
+        if stops && !self.begin_drain(woken) {
             return Ok(false);
         }
         for link in self.links() {
@@ -286,6 +295,20 @@ impl Keeper {
             }
         }
         Ok(true)
+    }
+
+    /// Whether the member is asked to drain, not to leave.
+    fn begin_drain(&mut self, mut woken: &UnixStream) -> bool {
+        self.drains = io::Read::read(&mut woken, &mut [0; 8]).is_ok_and(|read| read > 0);
+        if self.drains {
+            for slot in self.slots.iter_mut().filter(|slot| slot.is_admitted) {
+                if let Some(stream) = &mut slot.stream {
+                    // The next stream repeats the message.
+                    let _ = stream.send(&MemberMessage::Drain);
+                }
+            }
+        }
+        self.drains
     }
 
     /// Connects, or sends the messages that are due.
@@ -408,6 +431,9 @@ impl Keeper {
         if !std::mem::replace(&mut self.slots[link.0].is_admitted, true) {
             self.leases.on_connect(link);
             self.slots[link.0].failure = None;
+            if let Some(stream) = self.slots[link.0].stream.as_mut().filter(|_| self.drains) {
+                stream.send(&MemberMessage::Drain)?;
+            }
             self.show_failures();
         }
         if self.leases.on_table(table, clock::boot()) {

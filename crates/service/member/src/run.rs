@@ -24,6 +24,10 @@ use crate::{
 /// How long the lease of a former member may last, and the pause between two questions for its end.
 const FORMER_LEASE_MAX: Duration = Duration::from_secs(5);
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
+/// Time for the balancer to give new connections to other members. The last member gets connections until it leaves.
+const DRAIN_ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause between two looks at the connections.
+const DRAIN_LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// Longest wait of the loop.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -46,6 +50,8 @@ pub struct Options {
     pub is_immutable: bool,
     /// Longest time for which a request stays unacknowledged.
     pub withhold: Duration,
+    /// How long a member that is asked to stop waits for the end of its connections.
+    pub drain: Duration,
     /// Directory for the files of a running member.
     pub run_dir: PathBuf,
 }
@@ -77,7 +83,8 @@ pub fn run(
     let cgroup = directory.create_cgroup()?;
     become_subreaper().doing("become the reaper of the server's orphans")?;
     let mut member = Member::new(config, claims, &settings, cgroup, directory.pins())?;
-    let served = serve(&mut member, is_stopped, &mut tell);
+    let served = serve(&mut member, is_stopped, &mut tell)
+        .and_then(|()| drain(&mut member, options.drain, &mut tell));
     let stopped = member.stop();
     if stopped.is_ok() {
         directory.remove();
@@ -111,6 +118,33 @@ fn serve(
         }
     }
     Ok(())
+}
+
+/// New connections go to other members, and the connections here end by themselves.
+fn drain(
+    member: &mut Member,
+    limit: Duration,
+    tell: &mut impl FnMut(&Event),
+) -> Result<(), MemberError> {
+    if limit.is_zero() {
+        return Ok(());
+    }
+    let start = clock::now();
+    let connections = member.drain()?;
+    tell(&Event::Draining { connections });
+    loop {
+        let waited = clock::now().saturating_sub(start);
+        let is_last = !member.is_draining() && waited > DRAIN_ANSWER_TIMEOUT;
+        if waited >= limit || is_last {
+            return Ok(());
+        }
+        if member.is_draining() && member.connections()? == 0 {
+            return Ok(());
+        }
+        for event in member.run_once(DRAIN_LOOK_PERIOD)? {
+            tell(&event);
+        }
+    }
 }
 
 fn pool_settings(options: &Options) -> Result<(PoolSettings, UdpSocket), MemberError> {

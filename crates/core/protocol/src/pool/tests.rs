@@ -86,6 +86,7 @@ fn member_messages() -> Vec<MemberMessage> {
             epoch: 300,
             lacks: vec![BalancerId(300)],
         },
+        MemberMessage::Drain,
     ]
 }
 
@@ -183,6 +184,7 @@ fn any_from_member() -> impl Strategy<Value = MemberMessage> {
         any::<(u64, u64)>()
             .prop_map(|(number, answered)| MemberMessage::LeaseRequest { number, answered }),
         Just(MemberMessage::Leave),
+        Just(MemberMessage::Drain),
         (any::<u64>(), prop::collection::vec(any::<u64>(), 0..3)).prop_map(|(epoch, lacks)| {
             let lacks = lacks.into_iter().map(BalancerId).collect();
             MemberMessage::Enforces { epoch, lacks }

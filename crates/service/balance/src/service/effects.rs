@@ -7,7 +7,7 @@ use super::{Balancer, Tell, now};
 use crate::{
     error::BalanceError,
     event::{Code, Event},
-    status::{MemberStatus, Status},
+    status::{Done, MemberStatus, Question, Status},
 };
 
 impl Balancer {
@@ -91,11 +91,34 @@ impl Balancer {
         }
     }
 
-    pub(super) fn answer_status(&mut self) {
-        let (monitor, forwarding, config) = (&self.monitor, &self.forwarding, &self.config);
+    /// Answers the operator, and carries requests out.
+    pub(super) fn answer_operator(&mut self) {
         let listen = self.listens_on();
-        self.status
-            .answer(|| status(config, listen, monitor, forwarding));
+        let (monitor, forwarding, config) = (&mut self.monitor, &self.forwarding, &self.config);
+        self.status.answer(|question| {
+            let refusal = match question {
+                Question::Status {} => {
+                    let status = status(config, listen.clone(), monitor, forwarding)?;
+                    return serde_json::to_string(&status).ok();
+                }
+                Question::Drain { member } => {
+                    let member = member.parse().map_err(|error| format!("{error}"));
+                    member.and_then(|member| {
+                        let drained = monitor.drain(now(), &member);
+                        drained.map_err(|error| error.to_string())
+                    })
+                }
+                Question::ConfirmDead { member } => {
+                    let member = member.parse().map_err(|error| format!("{error}"));
+                    member.and_then(|member| {
+                        let confirmed = monitor.confirm_dead(now(), &member);
+                        confirmed.map_err(|error| error.to_string())
+                    })
+                }
+            };
+            let refusal = refusal.err();
+            serde_json::to_string(&Done { refusal }).ok()
+        });
     }
 
     /// Leaves a snapshot for the metrics.
