@@ -1,6 +1,7 @@
 //! The mode objects: downloads go on at another member of a pool.
 
 mod balancers;
+mod pool_changes;
 
 use std::net::SocketAddr;
 
