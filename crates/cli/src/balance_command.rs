@@ -72,7 +72,9 @@ fn balance(arguments: &Balance) -> Result<(), BalanceError> {
         lease: arguments.lease,
         quiescence: arguments.quiescence,
         version_check: arguments.version_check.into(),
-        register: arguments.register.clone(),
+        register: arguments.cooperation.register.clone(),
+        no_forward: arguments.cooperation.no_forward,
+        on_change: arguments.cooperation.on_change.clone(),
         metrics: arguments.metrics,
         run_dir: arguments.run.run_dir.clone(),
     })?;

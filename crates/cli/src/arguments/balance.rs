@@ -41,16 +41,8 @@ pub(crate) struct Balance {
     /// quiet time: connections then belong to other members.
     #[arg(long, value_name = "FILE", required = true, help_heading = "Members")]
     pub(crate) key_file: Option<PathBuf>,
-    /// etcd servers in which the balancers of the pool keep the table of members [default: the pool has one balancer]
-    ///
-    /// Give all balancers the same servers, --name, --key-file and settings, and name all balancers in `outlive objects
-    /// --pool`. A member sends by the leases of all balancers. A balancer that dies is removed from the table.
-    #[arg(
-        long,
-        value_name = "etcd://HOST:PORT[,HOST:PORT]",
-        help_heading = "Members"
-    )]
-    pub(crate) register: Option<EtcdServers>,
+    #[command(flatten)]
+    pub(crate) cooperation: Cooperation,
     /// How connections are spread over the members
     #[arg(long, value_enum, default_value = "maglev", help_heading = "Members")]
     pub(crate) hash: Hash,
@@ -84,6 +76,35 @@ pub(crate) struct Balance {
     /// Print events as JSON, one event per line
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
+}
+
+/// Other balancers.
+#[derive(Debug, Args)]
+pub(crate) struct Cooperation {
+    /// etcd servers in which the balancers of the pool keep the table of members [default: the pool has one balancer]
+    ///
+    /// Give all balancers the same servers, --name, --key-file and settings, and name all balancers in `outlive objects
+    /// --pool`. A member sends by the leases of all balancers. A balancer that dies is removed from the table.
+    #[arg(
+        long,
+        value_name = "etcd://HOST:PORT[,HOST:PORT]",
+        help_heading = "Members"
+    )]
+    pub(crate) register: Option<EtcdServers>,
+    /// Forward no packets: another load balancer does, with the table that --on-change gets
+    #[arg(
+        long,
+        requires = "on_change",
+        conflicts_with = "address_device",
+        help_heading = "Members"
+    )]
+    pub(crate) no_forward: bool,
+    /// Program that runs after each change of the table, which is JSON on its standard input
+    ///
+    /// OUTLIVE_MEMBERS has the addresses of the members that get new connections, OUTLIVE_SERVICE the addresses of the
+    /// pool, OUTLIVE_EPOCH the epoch, and OUTLIVE_POOL the name. A run that fails is repeated after a second.
+    #[arg(long, value_name = "PROGRAM", help_heading = "Members")]
+    pub(crate) on_change: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -43,6 +43,10 @@ pub struct BalanceConfig {
     pub version_check: VersionCheck,
     /// Where several balancers of the pool keep the table. `None`: this is the only balancer.
     pub register: Option<EtcdServers>,
+    /// Another load balancer forwards the packets.
+    pub no_forward: bool,
+    /// The program that runs after each change of the table.
+    pub on_change: Option<PathBuf>,
     /// Address of the metrics.
     pub metrics: Option<SocketAddr>,
     /// Directory of sockets, locks and private mounts of all services.
@@ -104,7 +108,7 @@ impl BalanceConfig {
                 service_addresses::refuse_in_use(device, &self.addresses)?;
             }
             // Keepalived or a router gives the address to one of several balancers.
-            None if self.register.is_some() => {}
+            None if self.register.is_some() || self.no_forward => {}
             None => {
                 let is_missing = |address: &&SocketAddr| !local.contains(&address.ip());
                 if let Some(missing) = self.addresses.iter().find(is_missing) {

@@ -27,6 +27,8 @@ use crate::{
     register::RegisterNews,
 };
 
+pub(crate) use json::table_json;
+
 /// Time for a connection to etcd, and for a request.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);

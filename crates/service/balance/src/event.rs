@@ -24,6 +24,8 @@ pub enum Code {
     MemberNotOnLink,
     /// The register does not answer: the table stays as it is.
     RegisterLost,
+    /// The program of `--on-change` has failed.
+    OnChangeFailed,
 }
 
 impl Code {
@@ -37,6 +39,7 @@ impl Code {
             Self::InterfaceNotAttached => "interface_not_attached",
             Self::MemberNotOnLink => "member_not_on_link",
             Self::RegisterLost => "register_lost",
+            Self::OnChangeFailed => "on_change_failed",
         }
     }
 }

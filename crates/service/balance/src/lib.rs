@@ -6,6 +6,7 @@
 //! | `member_stream` | a control stream |
 //! | `forwarding` | the table in the kernel, the interfaces, and the links of the members |
 //! | `register`, `etcd` | the place of the newest table: several balancers write into etcd |
+//! | `change_script` | a program of the operator that gives the table to another load balancer |
 //! | `run_directory` | lock, socket and mounts |
 //! | `status` | the socket on which a balancer answers |
 //! | `metrics` | the numbers for Prometheus |
@@ -15,6 +16,7 @@
 
 #![forbid(unsafe_code)]
 
+mod change_script;
 mod clean;
 mod config;
 mod error;

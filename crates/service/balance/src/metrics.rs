@@ -21,7 +21,7 @@ use crate::{
 const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(5);
 
 /// Kinds of events.
-const EVENT_KINDS: [&str; 17] = [
+const EVENT_KINDS: [&str; 18] = [
     "listening",
     "table",
     "joined",
@@ -38,6 +38,7 @@ const EVENT_KINDS: [&str; 17] = [
     "member_not_on_link",
     "register_lost",
     "register_back",
+    "on_change_failed",
     "stopping",
 ];
 

@@ -173,6 +173,9 @@ impl Balancer {
             }
             self.receive(&ready.streams, tell);
             self.poll_register(tell);
+            if let Some(reason) = self.forwarding.script_failure() {
+                self.warn(Code::OnChangeFailed, reason, tell);
+            }
             self.monitor.on_time(now());
             self.act(tell)?;
             self.poll_register(tell);
@@ -266,6 +269,9 @@ impl Balancer {
         let end = fds.len();
         self.status.watch(&mut fds);
         if let Some(fd) = self.monitor.register_ref().as_fd() {
+            fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        }
+        if let Some(fd) = self.forwarding.script_fd() {
             fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
         }
         match poll(&mut fds, Some(&timeout)) {

@@ -156,6 +156,57 @@ impl Pool {
         this
     }
 
+    /// A pool whose packets nftables balances, as the script of the package sets up. The balancer's host has the
+    /// address.
+    ///
+    /// # Panics
+    /// When a member does not join.
+    #[must_use]
+    pub fn behind_nftables(label: &str, members: u8) -> Self {
+        let scene = Scene::new(label);
+        age(&site(&scene));
+        let keys = key_file(&scene, "pool.keys");
+        let host = scene.lab.add_host_at("balancer", 2).expect("a host");
+        for address in pool_addresses() {
+            arrange::run(&host, &format!("ip addr add {} dev eth0", address.ip()));
+        }
+        let script = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../packaging/balancers/nftables.sh"
+        );
+        let listen = SocketAddr::from((host.address().ipv6(), POOL_PORT)).to_string();
+        let [v4, v6] = pool_addresses().map(|address| address.to_string());
+        let key_file = keys.to_string_lossy().into_owned();
+        let words = [
+            "balance",
+            "--address",
+            &v4,
+            "--address",
+            &v6,
+            "--listen",
+            &listen,
+            "--key-file",
+            &key_file,
+            "--no-forward",
+            "--on-change",
+            script,
+            "--json",
+        ];
+        let balancer = PoolProgram::start(&scene, &host, "balancer", &words);
+        balancer.wait_for("listening", 1);
+        let mut this = Self {
+            members: Vec::new(),
+            balancer,
+            second: None,
+            scene,
+            keys,
+        };
+        for _ in 0..members {
+            this.add_member(&[]);
+        }
+        this
+    }
+
     /// The balancers.
     pub fn balancers(&self) -> impl Iterator<Item = &PoolProgram> {
         let second = self.second.iter().map(|(second, _)| second);

@@ -111,3 +111,24 @@ fn stopped_balancer_costs_no_connection() {
     pool.assert_none_refused();
     pool.stop();
 }
+
+#[test]
+fn download_behind_nftables_survives_its_member() {
+    let mut pool = Pool::behind_nftables("objects-nft", 2);
+    let mut downloads: Vec<Download> = (0..6)
+        .map(|number| Download::begin(&pool, pool_addresses()[number % 2]))
+        .collect();
+    // Another modulus: most connections come to another member, and are forwarded.
+    pool.add_member(&[]);
+    assert_eq!(pool.revived(), Vec::<Value>::new());
+    let dies = pool.server_of(downloads[0].client());
+    let on_it = { downloads.iter() }
+        .filter(|download| pool.server_of(download.client()) == dies)
+        .count();
+    pool.members[dies].program.host.power_off().expect("off");
+    downloads.drain(..).for_each(Download::finish);
+    assert_eq!(pool.revived().len(), on_it);
+    pool.assert_none_refused();
+    assert_eq!(warnings(&pool.balancer, "on_change_failed"), 0);
+    pool.stop();
+}

@@ -80,10 +80,15 @@ pub(super) fn range(key: &str) -> String {
     json!({ "key": STANDARD.encode(key) }).to_string()
 }
 
+/// The table for programs and people.
+pub(crate) fn table_json(table: &Table) -> String {
+    serde_json::to_string(&StoredTable::of(table)).unwrap_or_default()
+}
+
 /// A request to write the table if the value has this revision.
 pub(super) fn swap(key: &str, revision: u64, table: &Table) -> String {
     let key = STANDARD.encode(key);
-    let stored = serde_json::to_string(&StoredTable::of(table)).unwrap_or_default();
+    let stored = table_json(table);
     json!({
         "compare": [{
             "key": key, "target": "MOD", "result": "EQUAL", "mod_revision": revision.to_string(),

@@ -77,6 +77,7 @@ fn every_event_is_counted() {
         Code::InterfaceNotAttached,
         Code::MemberNotOnLink,
         Code::RegisterLost,
+        Code::OnChangeFailed,
     ];
     for code in warnings {
         assert!(EVENT_KINDS.contains(&code.word()), "{code:?}");

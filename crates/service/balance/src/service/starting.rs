@@ -13,8 +13,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use supervise::{host_name, mounts};
 
 use crate::{
-    config::BalanceConfig, error::BalanceError, etcd::EtcdRegister, forwarding::Forwarding,
-    register::PoolRegister, run_directory::RunDirectory,
+    change_script::ChangeScript, config::BalanceConfig, error::BalanceError, etcd::EtcdRegister,
+    forwarding::Forwarding, register::PoolRegister, run_directory::RunDirectory,
 };
 
 /// Limit of control streams that wait for accept.
@@ -44,13 +44,19 @@ pub(super) fn forwarding(
     directory: &RunDirectory,
     key: [u8; 16],
 ) -> Result<Forwarding, BalanceError> {
+    let script = config.on_change.as_ref();
+    let script = script.map(|of| ChangeScript::start(of, &config.name, &config.addresses));
+    let script = script.transpose()?;
+    if config.no_forward {
+        return Forwarding::elsewhere(script);
+    }
     let bpffs = mounts::bpffs(directory.path())?;
     let host_name = host_name(&config.run_dir, &config.name);
     let settings = BalanceSettings {
         addresses: config.addresses.clone(),
         key,
     };
-    let started = Forwarding::start(&settings, balance_pins(bpffs.path(), &host_name));
+    let started = Forwarding::start(&settings, balance_pins(bpffs.path(), &host_name), script);
     // For the next balancer, and for `outlive clean`.
     bpffs.leave();
     started
@@ -65,6 +71,7 @@ pub(super) fn register(
     let Some(servers) = &config.register else {
         let is_new = former.as_ref().is_none_or(|table| table.members.is_empty());
         let table = former.unwrap_or_else(|| first_table(config));
+        forwarding.run_script(&table);
         if is_new {
             // Also empty: packets are dropped and counted before the first member.
             forwarding.write(&table)?;
