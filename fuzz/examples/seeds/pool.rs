@@ -48,6 +48,7 @@ pub(crate) fn pool_messages() -> Vec<Vec<u8>> {
             answered: 1,
         },
         MemberMessage::Leave,
+        MemberMessage::Drain,
         MemberMessage::Enforces {
             epoch: 300,
             lacks: vec![BalancerId(7)],
