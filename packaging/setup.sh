@@ -20,7 +20,7 @@ packages_of() {
     build | msrv) echo "$build" ;;
     demo) echo "$demo" ;;
     test) echo "$demo tcpdump procps perl-base python3 python3-websockets python3-pyftpdlib lighttpd-mod-openssl openssl" \
-        "memcached ngircd socat haproxy vsftpd lftp nodejs ccache git zsh fish" ;;
+        "memcached etcd-server iputils-ping ngircd socat haproxy vsftpd lftp nodejs ccache git zsh fish" ;;
     bench) echo "$demo $builds tcpdump wrk iperf3 haproxy keepalived openssl git" ;;
     paper) echo "$build $lab tcpdump" ;;
     # The suite looks for child processes with pgrep.
@@ -75,6 +75,8 @@ has() {
     perl-base) command -v perl ;;
     xz-utils) command -v xz ;;
     nodejs) command -v node ;;
+    etcd-server) command -v etcd ;;
+    iputils-ping) command -v ping ;;
     mosquitto-clients) command -v mosquitto_sub && command -v mosquitto_pub ;;
     lighttpd-mod-openssl) test -e /usr/lib/lighttpd/mod_openssl.so ;;
     # Tests name this python3: another python3 may stand earlier in PATH.

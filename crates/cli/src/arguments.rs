@@ -16,7 +16,7 @@ pub(crate) mod lab;
 mod make;
 mod objects;
 
-pub(crate) use balance::{Balance, BalanceStatus, BalanceVerb};
+pub(crate) use balance::{Balance, BalanceMember, BalanceStatus, BalanceVerb};
 pub(crate) use make::{Make, Speculate, SpeculateRun};
 pub(crate) use objects::Objects;
 

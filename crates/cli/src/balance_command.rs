@@ -13,7 +13,7 @@ use signal_hook::{
 };
 
 use crate::{
-    arguments::{Balance, BalanceStatus, BalanceVerb, Clean, Events},
+    arguments::{Balance, BalanceMember, BalanceStatus, BalanceVerb, Clean, Events},
     commands::{json, line},
     exit::Outcome,
     stdout,
@@ -22,10 +22,21 @@ use crate::{
 pub(crate) fn run(arguments: &Balance) -> Outcome {
     match &arguments.verb {
         Some(BalanceVerb::Status(which)) => status(which),
+        Some(BalanceVerb::Drain(which)) => done(balance::drain, which),
+        Some(BalanceVerb::ConfirmDead(which)) => done(balance::confirm_dead, which),
         None => match balance(arguments) {
             Ok(()) => Outcome::Done,
             Err(error) => failed(&error).of_service(),
         },
+    }
+}
+
+type Request = fn(&Path, &str, &str) -> Result<(), BalanceError>;
+
+fn done(request: Request, which: &BalanceMember) -> Outcome {
+    match request(&which.run.run_dir, &which.name, &which.member) {
+        Ok(()) => Outcome::Done,
+        Err(error) => failed(&error),
     }
 }
 
@@ -59,10 +70,13 @@ fn balance(arguments: &Balance) -> Result<(), BalanceError> {
         listen: arguments.listen.clone(),
         keys: KeyRing::load(arguments.key_file.as_deref().unwrap_or(Path::new("")))?,
         kind: arguments.hash.into(),
-        lease: arguments.lease,
-        quiescence: arguments.quiescence,
+        lease: arguments.timing.lease,
+        quiescence: arguments.timing.quiescence,
         version_check: arguments.version_check.into(),
         store: arguments.store.settings(),
+        register: arguments.cooperation.register.clone(),
+        no_forward: arguments.cooperation.no_forward,
+        on_change: arguments.cooperation.on_change.clone(),
         metrics: arguments.metrics,
         run_dir: arguments.run.run_dir.clone(),
     })?;
@@ -83,6 +97,7 @@ const fn priority(of: &Event) -> Priority {
         | Event::Left { .. }
         | Event::Drained { .. }
         | Event::KeysChanged
+        | Event::RegisterBack
         | Event::Stopping => Priority::Notice,
     }
 }
@@ -172,11 +187,25 @@ fn print(status: &Status) {
         status.dropped_fragments,
         status.dropped_without_member
     ));
+    if let Some(register) = &status.register {
+        let own = match status.grants {
+            true => "this balancer among them",
+            false => "not of this balancer",
+        };
+        line(&format!(
+            "  register {register}; members need the leases of {} balancers, {own}",
+            status.balancers
+        ));
+        if let Some(reason) = &status.register_failure {
+            line(&format!("  the register does not answer: {reason}"));
+        }
+    }
     if status.members.is_empty() {
         line("  no members");
     }
     for member in &status.members {
         let state = match (member.in_table, member.connected, member.draining) {
+            _ if member.unknown => "unknown",
             (false, ..) => "joins",
             (true, _, true) => "drains",
             (true, false, false) => "disconnected",

@@ -103,7 +103,10 @@ pub(crate) fn clean(arguments: &Clean, name: &str) -> Outcome {
 fn options(arguments: Objects) -> Option<member::Options> {
     Some(member::Options {
         name: arguments.name.or_else(host_name)?,
-        balancer: arguments.pool?,
+        balancers: match arguments.pool.is_empty() {
+            false => arguments.pool,
+            true => return None,
+        },
         key_file: arguments.key_file?,
         address: arguments.member_address,
         command: Command::new(arguments.command),
@@ -111,6 +114,7 @@ fn options(arguments: Objects) -> Option<member::Options> {
         is_immutable: arguments.immutable,
         withhold: arguments.withhold,
         metrics: arguments.metrics,
+        drain: arguments.drain,
         run_dir: arguments.run.run_dir,
     })
 }

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use protocol::{
     control::{Agreed, Message, Opening, Role, encode},
     pool::{
-        BalancerMessage, Config, Hello, MemberAddress, MemberMessage, MembershipState, PoolKey,
+        BalancerId, BalancerMessage, Config, Granter, Hello, MemberAddress, MemberMessage, MembershipState, PoolKey,
         Refused, Table, TableKind, TableMember, VersionCheck,
     },
 };
@@ -41,12 +41,18 @@ pub(crate) fn pool_messages() -> Vec<Vec<u8>> {
             state: MembershipState::New,
             address,
             claim_port,
+            epoch: 300,
         }),
         MemberMessage::LeaseRequest {
             number: 300,
             answered: 1,
         },
         MemberMessage::Leave,
+        MemberMessage::Drain,
+        MemberMessage::Enforces {
+            epoch: 300,
+            lacks: vec![BalancerId(7)],
+        },
     ];
     let balancers = [
         BalancerMessage::Config(Config {
@@ -67,9 +73,16 @@ pub(crate) fn pool_messages() -> Vec<Vec<u8>> {
             epoch: 300,
             kind: TableKind::Maglev,
             members: vec![member("web1", "10.0.0.11"), member("web2", "fd00::12")],
+            granters: vec![Granter {
+                balancer: BalancerId(7),
+                settled: true,
+            }],
         }),
         BalancerMessage::Refused {
             reason: Refused::Dead,
+        },
+        BalancerMessage::Granter {
+            balancer: BalancerId(7),
         },
     ];
     let opening = |role| Opening::of(role).encode().to_vec();

@@ -1,5 +1,7 @@
 //! A pool: a balancer, members with nginx, and a client.
 
+mod balancers;
+
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -13,6 +15,8 @@ use serde_json::Value;
 use crate::loggers::key_file;
 use crate::servers::{SERVER_PORT, site};
 use crate::{EVENT_TIMEOUT, Scene, binaries};
+
+pub use balancers::Etcd;
 
 /// Receive buffer of a client.
 const RECEIVE_BUFFER_BYTES: usize = 512 << 10;
@@ -40,6 +44,8 @@ pub struct Pool {
     pub members: Vec<Member>,
     /// The balancer.
     pub balancer: PoolProgram,
+    /// A second balancer, and the register of both.
+    pub second: Option<(PoolProgram, Etcd)>,
     /// The lab, with the client.
     pub scene: Scene,
     keys: PathBuf,
@@ -244,6 +250,7 @@ impl Pool {
         let mut this = Self {
             members: Vec::new(),
             balancer,
+            second: None,
             scene,
             keys: keys.clone(),
         };
@@ -279,7 +286,7 @@ impl Pool {
     }
 
     fn start_member(&self, host: &Host, name: &str, more: &[&str], server: &[String]) -> Member {
-        let at = SocketAddr::from((self.balancer.host.address().ipv6(), POOL_PORT)).to_string();
+        let at = self.control_addresses();
         let keys = self.keys.to_string_lossy();
         let words = [
             "objects",
@@ -465,7 +472,13 @@ impl Pool {
                 member.program.stop();
             }
         }
-        self.balancer.stop();
+        if let Some((second, etcd)) = self.second {
+            second.stop_unless_off();
+            self.balancer.stop_unless_off();
+            etcd.stop();
+        } else {
+            self.balancer.stop();
+        }
         for host in hosts.iter().filter(|host| host.is_on()) {
             let addresses = crate::arrange::run(host, "ip -o addr");
             for address in pool_addresses() {

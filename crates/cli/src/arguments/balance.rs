@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
+use balance::EtcdServers;
 use clap::{Args, Subcommand, ValueEnum};
 use protocol::pool::{StoreSettings, StoreUrlText};
 use types::{TableKind, VersionCheck};
@@ -41,20 +42,13 @@ pub(crate) struct Balance {
     /// quiet time: connections then belong to other members.
     #[arg(long, value_name = "FILE", required = true, help_heading = "Members")]
     pub(crate) key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) cooperation: Cooperation,
     /// How connections are spread over the members
     #[arg(long, value_enum, default_value = "maglev", help_heading = "Members")]
     pub(crate) hash: Hash,
-    /// Length of a lease (ms, s; 1ms to 2s) [default: six times the recent delay of renewals, between 25ms and 250ms]
-    ///
-    /// A member may send for this time after the balancer last heard the member, and is declared dead soon after.
-    #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = "Members")]
-    pub(crate) lease: Option<Duration>,
-    /// Time after a change of the pool in which clients with weak proof may continue on another member (s, min)
-    ///
-    /// A client repeats a segment no later than after 2 minutes. After this time, only segments with a strong proof
-    /// continue a connection of a dead member.
-    #[arg(long, value_name = "TIME", default_value = "130s", value_parser = units::duration, help_heading = "Members")]
-    pub(crate) quiescence: Duration,
+    #[command(flatten)]
+    pub(crate) timing: Timing,
     /// What must be equal on two members before a download continues on the other member
     #[arg(
         long,
@@ -76,6 +70,22 @@ pub(crate) struct Balance {
     /// Print events as JSON, one event per line
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
+}
+
+/// Times after the last word of a member.
+#[derive(Debug, Args)]
+pub(crate) struct Timing {
+    /// Length of a lease (ms, s; 1ms to 2s) [default: six times the recent delay of renewals, between 25ms and 250ms]
+    ///
+    /// A member may send for this time after the balancer last heard the member, and is declared dead soon after.
+    #[arg(long, value_name = "TIME", value_parser = units::duration, help_heading = "Members")]
+    pub(crate) lease: Option<Duration>,
+    /// Time after a change of the pool in which clients with weak proof may continue on another member (s, min)
+    ///
+    /// A client repeats a segment no later than after 2 minutes. After this time, only segments with a strong proof
+    /// continue a connection of a dead member.
+    #[arg(long, value_name = "TIME", default_value = "130s", value_parser = units::duration, help_heading = "Members")]
+    pub(crate) quiescence: Duration,
 }
 
 /// Options of the store.
@@ -122,6 +132,35 @@ pub(crate) enum Acks {
     Both,
 }
 
+/// Other balancers.
+#[derive(Debug, Args)]
+pub(crate) struct Cooperation {
+    /// etcd servers in which the balancers of the pool keep the table of members [default: the pool has one balancer]
+    ///
+    /// Give all balancers the same servers, --name, --key-file and settings, and name all balancers in `outlive objects
+    /// --pool`. A member sends by the leases of all balancers. A balancer that dies is removed from the table.
+    #[arg(
+        long,
+        value_name = "etcd://HOST:PORT[,HOST:PORT]",
+        help_heading = "Members"
+    )]
+    pub(crate) register: Option<EtcdServers>,
+    /// Forward no packets: another load balancer does, with the table that --on-change gets
+    #[arg(
+        long,
+        requires = "on_change",
+        conflicts_with = "address_device",
+        help_heading = "Members"
+    )]
+    pub(crate) no_forward: bool,
+    /// Program that runs after each change of the table, which is JSON on its standard input
+    ///
+    /// OUTLIVE_MEMBERS has the addresses of the members that get new connections, OUTLIVE_SERVICE the addresses of the
+    /// pool, OUTLIVE_EPOCH the epoch, and OUTLIVE_POOL the name. A run that fails is repeated after a second.
+    #[arg(long, value_name = "PROGRAM", help_heading = "Members")]
+    pub(crate) on_change: Option<PathBuf>,
+}
+
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum Hash {
     /// a change of a member moves few connections of the other members
@@ -166,6 +205,26 @@ impl From<Check> for VersionCheck {
 pub(crate) enum BalanceVerb {
     /// Show the members of a pool, and the packets that each member was handed
     Status(BalanceStatus),
+    /// Give a member no new connections; the member keeps its connections
+    ///
+    /// `outlive objects --drain` does the same when the member is stopped.
+    Drain(BalanceMember),
+    /// Confirm the death of a member that the status shows as unknown
+    ///
+    /// A balancer that takes over from a dead balancer does not know whether a silent member still has a lease of the
+    /// dead balancer. Connections of such a member wait. Make sure that the member's host is off.
+    ConfirmDead(BalanceMember),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BalanceMember {
+    /// Name of the member
+    pub(crate) member: String,
+    /// Name of the pool
+    #[arg(long, value_name = "NAME", default_value = "pool", value_parser = units::pool_name)]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) run: RunDirectory,
 }
 
 #[derive(Debug, Args)]

@@ -11,8 +11,10 @@ use crate::units;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Objects {
     /// Address and port on which `outlive balance` of the pool listens for members
-    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, required = true, help_heading = "Pool")]
-    pub(crate) pool: Option<SocketAddr>,
+    ///
+    /// Of several balancers (`outlive balance --register`) name all, with a comma between two.
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, value_delimiter = ',', required = true, help_heading = "Pool")]
+    pub(crate) pool: Vec<SocketAddr>,
     /// File of the keys that the pool shares (`outlive key` prints a key); the member uses the first key
     #[arg(long, value_name = "FILE", required = true, help_heading = "Pool")]
     pub(crate) key_file: Option<PathBuf>,
@@ -36,6 +38,12 @@ pub(crate) struct Objects {
     /// Most bytes to read and to throw away if the server ignores a range (at most 1GiB)
     #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = units::bytes, help_heading = "Objects")]
     pub(crate) discard_limit: u64,
+    /// Longest time for which a member that is asked to stop serves its connections (s, min)
+    ///
+    /// New connections go to other members. At the end, the connections that are left continue on other members, as
+    /// after a death.
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = units::duration, help_heading = "Pool")]
+    pub(crate) drain: Duration,
     #[command(flatten)]
     pub(crate) file: ConfigFile,
     #[command(flatten)]

@@ -324,6 +324,10 @@ fn examples_of(page: &str) -> &'static [Item] {
                 "(umask 077; outlive key > keys)\noutlive balance --address 10.0.0.10:80 --address-device eth0 --listen 10.0.0.1:7700 --key-file keys",
             ),
             ("Show the members of the pool:", "outlive balance status"),
+            (
+                "Two balancers with the table in etcd; the line is the same on both hosts, but for --listen:",
+                "outlive balance --address 10.0.0.10:80 --listen 10.0.0.1:7700 --key-file keys --register etcd://10.0.0.5:2379",
+            ),
         ],
         "outlive-balance-status" => &[(
             "Show the members of the pool as JSON:",

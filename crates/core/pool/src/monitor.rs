@@ -6,9 +6,13 @@
 //! Time is an argument: a [`Duration`] since an origin of this host. Inputs come in the order of their arrival; the
 //! caller hands over all messages that have arrived before [`Monitor::on_time`], because a member whose request waits
 //! is not dead.
+//!
+//! Several balancers of a pool write their tables into a common register ([`granters`]).
 
 mod admission;
 mod event;
+mod granters;
+mod tables;
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -16,11 +20,13 @@ use core::time::Duration;
 
 use lease::{Terms, pool::PoolGranter};
 use protocol::pool::{
-    BalancerMessage, Config, MemberMessage, MemberName, Refused, Table, TableKind, TableMember,
+    BalancerId, BalancerMessage, Config, MemberMessage, MemberName, Refused, Table, TableKind,
+    TableMember,
 };
 
-use crate::register::{Register, Written};
-pub use event::{DrainError, Event, MemberState, Output};
+use crate::register::Register;
+pub use event::{ConfirmError, DrainError, Event, MemberState, Output};
+use granters::{Granting, Knowledge, Shared};
 
 /// Dead memberships that are remembered. Forgotten memberships are refused, too: a member that continues must be known.
 const DEAD_COUNT_MAX: usize = 4096;
@@ -41,6 +47,8 @@ pub struct Settings {
     pub terms: Terms,
     /// The answer to a `Hello`.
     pub config: Config,
+    /// This balancer among the balancers with a common register. `None`: the only balancer.
+    pub balancer: Option<BalancerId>,
 }
 
 #[derive(Debug, Clone)]
@@ -51,8 +59,36 @@ struct Member {
     /// A lease was granted: the member belongs into the table.
     leased: bool,
     leaves: bool,
+    /// No lease of this balancer is in use. The member is dead as soon as a table without the member is written.
+    is_over: bool,
+    /// A table without this member may be on its way into the register.
+    is_condemned: bool,
     /// When the newest message arrived.
     heard: Duration,
+    knowledge: Knowledge,
+}
+
+type Members = BTreeMap<MemberName, Member>;
+
+impl Member {
+    /// The member asks, and has a lease of this balancer.
+    const fn has_lease(&self) -> bool {
+        self.stream.is_some() && self.leased && !self.is_over && !self.leaves
+    }
+
+    /// A member of a table. Its lease may be in use.
+    fn of_table(entry: &TableMember, now: Duration) -> Self {
+        Self {
+            entry: entry.clone(),
+            stream: None,
+            leased: true,
+            leaves: false,
+            is_over: false,
+            is_condemned: false,
+            heard: now,
+            knowledge: Knowledge::default(),
+        }
+    }
 }
 
 /// The members of a pool, and their table.
@@ -65,9 +101,10 @@ pub struct Monitor<R> {
     table: Table,
     /// A proposal is under way.
     proposes: bool,
+    shared: Option<Shared>,
     /// No table is written before: members of an unknown table may be sending.
     settled_at: Duration,
-    members: BTreeMap<MemberName, Member>,
+    members: Members,
     /// The streams that have begun with a `Hello`.
     streams: BTreeMap<StreamId, MemberName>,
     /// The newest dead memberships.
@@ -86,20 +123,14 @@ impl<R: Register> Monitor<R> {
         let mut members = BTreeMap::new();
         for entry in &table.members {
             granter.assume(entry.membership);
-            let member = Member {
-                entry: entry.clone(),
-                stream: None,
-                leased: true,
-                leaves: false,
-                heard: now,
-            };
-            members.insert(entry.name.clone(), member);
+            members.insert(entry.name.clone(), Member::of_table(entry, now));
         }
         let settled_at = match table.members.is_empty() {
             true => granter.settled_at(),
             false => now,
         };
         Self {
+            shared: settings.balancer.map(|own| Shared::new(own, &table)),
             settings,
             granter,
             register,
@@ -126,12 +157,23 @@ impl<R: Register> Monitor<R> {
         &self.settings.config
     }
 
+    /// The register.
+    pub const fn register(&mut self) -> &mut R {
+        &mut self.register
+    }
+
+    /// The same, to look at.
+    pub const fn register_ref(&self) -> &R {
+        &self.register
+    }
+
     /// The living members, also those that are not in the table yet.
     pub fn members(&self) -> impl Iterator<Item = MemberState<'_>> {
         self.members.values().map(|member| MemberState {
             entry: &member.entry,
             is_connected: member.stream.is_some(),
             is_leased: member.leased,
+            is_unknown: member.is_over,
             heard: member.heard,
         })
     }
@@ -144,7 +186,8 @@ impl<R: Register> Monitor<R> {
     /// When [`Monitor::on_time`] is due, without new input.
     #[must_use]
     pub fn due_at(&self) -> Option<Duration> {
-        let settles = (!self.is_current()).then_some(self.settled_at);
+        let settles = (!self.proposes && self.register.is_available() && !self.is_current())
+            .then_some(self.settled_at);
         self.granter.expires_at().into_iter().chain(settles).min()
     }
 
@@ -156,6 +199,13 @@ impl<R: Register> Monitor<R> {
                 self.lease(now, &name, (number, answered));
             }
             (Some(name), MemberMessage::Leave) => self.leave(now, &name),
+            (Some(name), MemberMessage::Enforces { epoch, lacks }) => {
+                self.enforces(now, &name, epoch, lacks);
+            }
+            (Some(name), MemberMessage::Drain) => {
+                // An error: the last member keeps its connections until it leaves.
+                let _ = self.drain(now, &name);
+            }
             (name, _) => self.refuse(stream, name, Refused::OutOfOrder),
         }
     }
@@ -176,7 +226,7 @@ impl<R: Register> Monitor<R> {
     /// Declares members dead whose leases are over, and takes the outcome of the register.
     pub fn on_time(&mut self, now: Duration) {
         for membership in self.granter.expire(now) {
-            self.remove_dead(membership, now);
+            self.expire(membership, now);
         }
         self.reconcile(now);
     }
@@ -202,14 +252,80 @@ impl<R: Register> Monitor<R> {
         Ok(())
     }
 
+    /// Ends the work as a granter: the members no longer need the leases of this balancer.
+    pub fn leave_granters(&mut self, now: Duration) {
+        if let Some(shared) = &mut self.shared {
+            shared.leave();
+        }
+        self.reconcile(now);
+    }
+
+    /// Whether [`Monitor::leave_granters`] has an effect that is still to come.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        let is_wanted = self.shared.as_ref().is_some_and(Shared::leaves);
+        let is_due = self.granting().desired() != self.table.granters;
+        is_wanted && self.register.is_available() && is_due
+    }
+
+    /// Whether the members need the leases of this balancer.
+    #[must_use]
+    pub fn is_granter(&self) -> bool {
+        self.shared.as_ref().is_none_or(Shared::is_granter)
+    }
+
+    /// The operator confirms that a member is dead that no balancer may declare dead.
+    ///
+    /// # Errors
+    /// [`ConfirmError`].
+    pub fn confirm_dead(&mut self, now: Duration, name: &MemberName) -> Result<(), ConfirmError> {
+        let Some(member) = self.members.get_mut(name) else {
+            return Err(ConfirmError::Unknown);
+        };
+        if !member.is_over {
+            return Err(ConfirmError::Alive);
+        }
+        member.knowledge.is_confirmed = true;
+        self.reconcile(now);
+        Ok(())
+    }
+
+    fn granting(&self) -> Granting<'_> {
+        Granting {
+            shared: self.shared.as_ref(),
+            table: &self.table,
+            members: &self.members,
+            is_register_available: self.register.is_available(),
+        }
+    }
+
+    /// The member sends by the table of this epoch.
+    fn enforces(&mut self, now: Duration, name: &MemberName, epoch: u64, lacks: Vec<BalancerId>) {
+        if epoch > self.table.epoch {
+            self.register.refresh();
+        }
+        if let Some(member) = self.members.get_mut(name) {
+            let knowledge = &mut member.knowledge;
+            knowledge.enforced = knowledge.enforced.max(epoch);
+            knowledge.lacks = lacks;
+        }
+        self.reconcile(now);
+    }
+
     fn lease(&mut self, now: Duration, name: &MemberName, (number, answered): (u64, u64)) {
         let Some(member) = self.members.get_mut(name) else {
             return;
         };
-        let Some(stream) = member.stream.filter(|_| !member.leaves) else {
+        let is_over = member.leaves || member.is_condemned;
+        let Some(stream) = member.stream.filter(|_| !is_over) else {
             return;
         };
         member.heard = now;
+        member.knowledge.on_request();
+        if core::mem::take(&mut member.is_over) {
+            // Nobody has declared the member dead: the lease may go on.
+            self.granter.admit(member.entry.membership, now, true);
+        }
         let granted = self
             .granter
             .grant(member.entry.membership, number, answered, now);
@@ -226,121 +342,6 @@ impl<R: Register> Monitor<R> {
         if let Some(member) = self.members.get_mut(name) {
             member.leaves = true;
             self.granter.leave(member.entry.membership, now);
-        }
-    }
-
-    /// The member of this membership is dead.
-    fn remove_dead(&mut self, membership: u64, now: Duration) {
-        if self.dead.len() == DEAD_COUNT_MAX {
-            self.dead.pop_front();
-        }
-        self.dead.push_back(membership);
-        let mut members = self.members.iter();
-        let found = members.find(|(_, member)| member.entry.membership == membership);
-        let Some(name) = found.map(|(name, _)| name.clone()) else {
-            return;
-        };
-        let Some(member) = self.members.remove(&name) else {
-            return;
-        };
-        self.emit(match (member.leaves, member.entry.draining) {
-            (true, true) => Event::Drained { name },
-            (true, false) => Event::Left { name },
-            (false, _) => Event::DeclaredDead {
-                name,
-                silent: now.saturating_sub(member.heard),
-            },
-        });
-        if let Some(stream) = member.stream {
-            match member.leaves {
-                true => self.close(stream),
-                false => self.end(stream, Refused::Dead),
-            }
-        }
-    }
-
-    /// The members that belong into the table, in the order of their names.
-    fn desired(&self) -> Vec<TableMember> {
-        let leased = self.members.values().filter(|member| member.leased);
-        leased.map(|member| member.entry.clone()).collect()
-    }
-
-    fn is_current(&self) -> bool {
-        self.table.kind == self.settings.kind && self.table.members == self.desired()
-    }
-
-    /// Writes the table if the members have changed.
-    fn reconcile(&mut self, now: Duration) {
-        loop {
-            while let Some(written) = self.register.outcome() {
-                self.proposes = false;
-                self.adopt(written, now);
-            }
-            if self.proposes || now < self.settled_at || self.is_current() {
-                return;
-            }
-            let table = Table {
-                epoch: self.table.epoch.saturating_add(1),
-                kind: self.settings.kind,
-                members: self.desired(),
-            };
-            self.proposes = true;
-            self.register.propose(self.table.epoch, table);
-            // A register in memory has the outcome already.
-            match self.register.outcome() {
-                Some(written) => {
-                    self.proposes = false;
-                    self.adopt(written, now);
-                }
-                None => return,
-            }
-        }
-    }
-
-    /// The caller makes a table durable before a member hears of the table: an epoch means the same table for ever.
-    fn adopt(&mut self, written: Written, now: Duration) {
-        let table = match written {
-            Written::Own(table) => table,
-            Written::Other(table) => {
-                self.assume_foreign(&table, now);
-                table
-            }
-        };
-        if table.epoch <= self.table.epoch {
-            return;
-        }
-        let before = core::mem::replace(&mut self.table, table.clone());
-        self.outputs.push_back(Output::Table(table.clone()));
-        for entry in &table.members {
-            let is_old = |old: &TableMember| old.membership == entry.membership;
-            if !before.members.iter().any(is_old) {
-                self.emit(Event::Joined {
-                    name: entry.name.clone(),
-                    address: entry.address,
-                });
-            }
-        }
-        let streams: Vec<StreamId> = self.streams.keys().copied().collect();
-        for stream in streams {
-            self.send(stream, BalancerMessage::Table(table.clone()));
-        }
-    }
-
-    /// Members that another balancer has admitted.
-    fn assume_foreign(&mut self, table: &Table, now: Duration) {
-        for entry in &table.members {
-            if self.members.contains_key(&entry.name) || self.dead.contains(&entry.membership) {
-                continue;
-            }
-            self.granter.admit(entry.membership, now, false);
-            let member = Member {
-                entry: entry.clone(),
-                stream: None,
-                leased: true,
-                leaves: false,
-                heard: now,
-            };
-            self.members.insert(entry.name.clone(), member);
         }
     }
 

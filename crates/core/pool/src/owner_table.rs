@@ -245,6 +245,7 @@ mod tests {
                 epoch: 1,
                 kind,
                 members,
+                granters: vec![],
             };
             let owners = OwnerTable::of(&table).unwrap();
             let others = OwnerTable::new(kind, &["a", "c"]).unwrap();

@@ -1,6 +1,10 @@
 //! The place of the newest table.
 
+mod compare_and_swap;
+
 use protocol::pool::Table;
+
+pub use compare_and_swap::{CasRegister, Reply, Request};
 
 /// Keeps the newest table of a pool. Each write names the epoch before: of two writers with the same knowledge, one
 /// succeeds.
@@ -12,6 +16,14 @@ pub trait Register {
 
     /// The outcome of the write, or a table of another writer; `None`: nothing new.
     fn outcome(&mut self) -> Option<Written>;
+
+    /// A newer table may be there.
+    fn refresh(&mut self) {}
+
+    /// Whether a table can be written now.
+    fn is_available(&self) -> bool {
+        true
+    }
 }
 
 /// The newest table, as the register tells.
@@ -21,6 +33,8 @@ pub enum Written {
     Own(Table),
     /// The table of another writer; a proposal that was under way is void.
     Other(Table),
+    /// The proposal of this writer was not written, and never will be.
+    Failed,
 }
 
 /// A register in the memory of the only balancer.
@@ -76,6 +90,7 @@ mod tests {
             epoch,
             kind: TableKind::Maglev,
             members: Vec::new(),
+            granters: Vec::new(),
         }
     }
 

@@ -102,6 +102,7 @@ fn settings(terms: Terms) -> Settings {
         kind: TableKind::Modulo,
         terms,
         config,
+        balancer: None,
     }
 }
 
@@ -294,6 +295,7 @@ impl PoolModel {
             state,
             address: MemberAddress::new([10, 0, 0, host].into()).expect("an address"),
             claim_port: NonZeroU16::MAX,
+            epoch: 0,
         };
         self.say(at, MemberMessage::Hello(hello));
     }
@@ -346,7 +348,7 @@ impl PoolModel {
                 member.lease.on_grant(number, term);
                 member.speech = member.lease.speech();
             }
-            BalancerMessage::Table(_) => {}
+            BalancerMessage::Table(_) | BalancerMessage::Granter { .. } => {}
             BalancerMessage::Refused { reason } => {
                 member.stream = None;
                 if reason == Refused::Dead {
@@ -448,6 +450,7 @@ fn empty_table(now: u64) -> Table {
         epoch: now,
         kind: TableKind::Modulo,
         members: Vec::new(),
+        granters: Vec::new(),
     }
 }
 

@@ -6,10 +6,12 @@
 //!
 //! ```text
 //! member -> balancer    Hello                   the member joins, or continues after a lost stream
-//! balancer -> member    Config, Table           or Refused
+//! balancer -> member    Config, Table           or Refused; Granter first, if the pool has several balancers
 //! member -> balancer    LeaseRequest            three times in a term
 //! balancer -> member    Lease                   may send for a term, counted from the sending of the request
 //! balancer -> member    Table                   after each change of the pool
+//! member -> balancer    Enforces                after each change, if the pool has several balancers
+//! member -> balancer    Drain                   the member leaves soon
 //! member -> balancer    Leave                   the member is silent already
 //! check -> balancer     AskMembers              in the place of Hello: `outlive check` joins no pool
 //! balancer -> check     Config, Table
@@ -30,8 +32,8 @@ use crate::control::{Message, Role};
 pub use claim::{Claim, ClaimError, ClaimKind};
 pub use names::{AddressError, MemberAddress, MemberName, NameError};
 pub use parts::{
-    Config, Hello, MembershipState, PoolKey, Refused, StoreSettings, StoreUrlText, Table,
-    TableMember,
+    BalancerId, Config, Granter, Hello, MembershipState, PoolKey, Refused, StoreSettings,
+    StoreUrlText, Table, TableMember,
 };
 pub use types::{TableKind, VersionCheck};
 
@@ -78,6 +80,15 @@ pub enum MemberMessage {
     },
     /// The member is silent, sends no more packets as this membership, and leaves the pool.
     Leave,
+    /// From now on, the member sends by the leases of the granters of this table.
+    Enforces {
+        /// The epoch of the table.
+        epoch: u64,
+        /// Granters of the table whose lease the member lacks.
+        lacks: Vec<BalancerId>,
+    },
+    /// The member wants no new connections: it leaves when its connections have ended.
+    Drain,
     /// The first message of a check: the balancer answers with the settings and the table, and closes the stream.
     AskMembers,
 }
@@ -108,6 +119,11 @@ pub enum BalancerMessage {
     Refused {
         /// The reason.
         reason: Refused,
+    },
+    /// The leases of this stream are those of this granter.
+    Granter {
+        /// The balancer that sends.
+        balancer: BalancerId,
     },
 }
 

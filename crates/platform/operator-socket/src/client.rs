@@ -9,7 +9,7 @@ use std::{
 
 use serde::de::DeserializeOwned;
 
-use crate::Question;
+use crate::{Done, Question};
 
 /// Silence of the program after which a question fails.
 pub const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -35,6 +35,23 @@ pub fn status_within<S: DeserializeOwned>(socket: &Path, patience: Duration) -> 
         false
     })?;
     status.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Asks a running program for an effect.
+///
+/// # Errors
+/// As [`ask`]; or the program does not know the request.
+pub fn request(socket: &Path, request: &str, name: &str) -> io::Result<Done> {
+    let mut done = None;
+    let question = Question::Request {
+        request: request.to_owned(),
+        name: name.to_owned(),
+    };
+    ask(socket, question, |line| {
+        done = serde_json::from_str(line).ok();
+        false
+    })?;
+    done.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
 fn ask_within(

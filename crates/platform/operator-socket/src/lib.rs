@@ -1,4 +1,4 @@
-//! The socket on which a running program answers an operator: `outlive status` and `outlive events`.
+//! The socket on which a running program answers an operator: `outlive status`, `outlive events`, and requests.
 //!
 //! A client writes a line of JSON, a [`Question`]. The answer is a line of JSON; for events, a line for each event.
 //! Only root can connect (the directory is 0700). The program closes the connection of a client that writes anything
@@ -9,7 +9,7 @@
 mod client;
 mod events;
 
-pub use client::{REPLY_TIMEOUT, ask, status_within};
+pub use client::{REPLY_TIMEOUT, ask, request, status_within};
 pub use events::{EventRecord, Source};
 
 use std::{
@@ -34,7 +34,7 @@ const CLIENT_COUNT_MAX: usize = 16;
 const ANSWER_BYTES_MAX: usize = 64 << 20;
 
 /// Questions to a running program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "ask", deny_unknown_fields)]
 pub enum Question {
     /// The status.
@@ -49,6 +49,20 @@ pub enum Question {
         #[serde(default)]
         follow: bool,
     },
+    /// A request that the program carries out.
+    Request {
+        /// The program's word for the effect.
+        request: String,
+        /// Name of the object of the request.
+        name: String,
+    },
+}
+
+/// The answer to a request.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Done {
+    /// Why the request has no effect.
+    pub refusal: Option<String>,
 }
 
 #[derive(Debug)]
@@ -108,8 +122,23 @@ impl OperatorSocket {
         self.events.push(line, is_frequent);
     }
 
-    /// Answers all questions that have arrived, and sends new events. `status` is called at most once, with `true` if a
-    /// client wants every connection.
+    /// Answers all requests that have arrived. `carry_out` gets the request and the name, and returns why there is no
+    /// effect.
+    pub fn carry_out(&mut self, mut carry_out: impl FnMut(&str, &str) -> Option<String>) {
+        self.accept();
+        for client in &mut self.clients {
+            client.read();
+            if let Some(Question::Request { request, name }) = &client.question {
+                let refusal = carry_out(request, name);
+                client.question = None;
+                client.push(&serde_json::to_vec(&Done { refusal }).unwrap_or_default());
+                client.is_answered = true;
+            }
+        }
+    }
+
+    /// Answers all other questions that have arrived, and sends new events. `status` is called at most once, with
+    /// `true` if a client wants every connection.
     pub fn answer<S: Serialize>(&mut self, status: impl FnOnce(bool) -> Option<S>) {
         self.accept();
         let mut wanted = None;
@@ -179,6 +208,8 @@ impl Client {
     fn reply(&mut self, events: &EventBuffer, status: Option<&[u8]>) {
         match self.question.take() {
             None => {}
+            // The program carries out no requests.
+            Some(Question::Request { .. }) => self.is_gone = true,
             Some(Question::Status { .. }) => {
                 self.push(status.unwrap_or(b"null"));
                 self.is_answered = true;

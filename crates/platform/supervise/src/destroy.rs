@@ -115,10 +115,23 @@ pub fn destroy_socket(local: SocketAddr, remote: SocketAddr) -> Result<bool, Des
 pub fn open_connections(
     service: &[SocketAddr],
 ) -> Result<Vec<(SocketAddr, SocketAddr)>, DestroyError> {
+    let found = connection_states(service)?.into_iter();
+    let is_open = |state| matches!(state, TcpState::Established | TcpState::CloseWait);
+    let open = found.filter(|(.., state)| is_open(*state));
+    Ok(open.map(|(local, remote, _)| (local, remote)).collect())
+}
+
+/// Local and remote end and state of all sockets of these addresses, also of sockets that listen or are closed.
+///
+/// # Errors
+///
+/// See [`DestroyError`].
+pub fn connection_states(
+    service: &[SocketAddr],
+) -> Result<Vec<(SocketAddr, SocketAddr, TcpState)>, DestroyError> {
     let mut diag = DiagSocket::open()?;
     let found = list(&mut diag, service)?.into_iter();
-    let open = found.filter(|one| matches!(one.state, TcpState::Established | TcpState::CloseWait));
-    Ok(open.map(|one| (one.local, one.remote)).collect())
+    Ok(found.map(|it| (it.local, it.remote, it.state)).collect())
 }
 
 /// Whether this kernel can destroy sockets, and permits the call. Destroys no socket.

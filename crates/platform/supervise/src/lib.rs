@@ -44,8 +44,8 @@ pub use cgroup::{Cgroup, CgroupError};
 pub use command::{Command, Isolation, SpawnError, resolve};
 pub use descriptors::redirect_inherited;
 pub use destroy::{
-    DestroyError, Destroyed, check_destroy_supported, destroy_socket, destroy_sockets,
-    open_connections,
+    DestroyError, Destroyed, check_destroy_supported, connection_states, destroy_socket,
+    destroy_sockets, open_connections,
 };
 pub use host_name::host_name;
 pub use listening::{Owner, is_listened_on, listener_on, listening_in};

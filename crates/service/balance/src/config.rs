@@ -12,7 +12,10 @@ use protocol::pool::{ADDRESS_COUNT_MAX, Config, PoolKey, STORE_COUNT_MAX, StoreS
 use supervise::local_addresses;
 use types::{TableKind, VersionCheck};
 
-use crate::error::{BalanceError, SystemContext};
+use crate::{
+    error::{BalanceError, SystemContext},
+    etcd::EtcdServers,
+};
 
 /// Purpose of the pool key among the secrets that follow from a key.
 const POOL_KEY_LABEL: &str = "outlive pool key 1";
@@ -40,6 +43,12 @@ pub struct BalanceConfig {
     pub version_check: VersionCheck,
     /// The store with the records of connections.
     pub store: Option<StoreSettings>,
+    /// Where several balancers of the pool keep the table. `None`: this is the only balancer.
+    pub register: Option<EtcdServers>,
+    /// Another load balancer forwards the packets.
+    pub no_forward: bool,
+    /// The program that runs after each change of the table.
+    pub on_change: Option<PathBuf>,
     /// Address of the metrics.
     pub metrics: Option<SocketAddr>,
     /// Directory of sockets, locks and private mounts of all services.
@@ -105,6 +114,8 @@ impl BalanceConfig {
                 service_addresses::check(device)?;
                 service_addresses::refuse_in_use(device, &self.addresses)?;
             }
+            // Keepalived or a router gives the address to one of several balancers.
+            None if self.register.is_some() || self.no_forward => {}
             None => {
                 let is_missing = |address: &&SocketAddr| !local.contains(&address.ip());
                 if let Some(missing) = self.addresses.iter().find(is_missing) {

@@ -9,6 +9,8 @@ use protocol::pool::{ADDRESS_COUNT_MAX, STORE_COUNT_MAX};
 use service_addresses::AddressError;
 use supervise::mounts::MountError;
 
+use crate::etcd::EtcdServers;
+
 /// An error of the balancer.
 #[derive(Debug, thiserror::Error)]
 pub enum BalanceError {
@@ -76,6 +78,9 @@ pub enum BalanceError {
     /// No balancer of this name runs, or has left anything.
     #[error("no balancer runs as {0}: start `outlive balance`, or name another balancer")]
     NotRunning(String),
+    /// The balancer refuses a request of the operator.
+    #[error("{0}")]
+    NotDone(String),
     /// The run directory cannot be used.
     #[error("cannot use the run directory {path}: {source}; choose another --run-dir")]
     RunDirectory {
@@ -87,6 +92,16 @@ pub enum BalanceError {
     /// No bpf filesystem can be had.
     #[error(transparent)]
     Mount(#[from] MountError),
+    /// The register does not answer.
+    #[error(
+        "--register {servers}: {reason}: several balancers keep the table of the pool in etcd: is etcd running there?"
+    )]
+    Register {
+        /// The servers.
+        servers: EtcdServers,
+        /// The newest error.
+        reason: String,
+    },
     /// The data plane fails.
     #[error(transparent)]
     Dataplane(#[from] DataplaneError),
@@ -128,10 +143,11 @@ impl BalanceError {
             | Self::TooManyStores { .. }
             | Self::Keys(_)
             | Self::Lease(_) => Fault::Config,
-            Self::NotLocal(_) | Self::NotRunning(_) | Self::Address(AddressError::NoDevice(_)) => {
-                Fault::Missing
-            }
-            Self::InUse(_) | Self::AlreadyRuns(_) => Fault::InTheWay,
+            Self::NotLocal(_)
+            | Self::NotRunning(_)
+            | Self::Register { .. }
+            | Self::Address(AddressError::NoDevice(_)) => Fault::Missing,
+            Self::InUse(_) | Self::AlreadyRuns(_) | Self::NotDone(_) => Fault::InTheWay,
             Self::Listen { error, .. } | Self::Metrics { error, .. } => match error.kind() {
                 io::ErrorKind::AddrInUse => Fault::InTheWay,
                 io::ErrorKind::AddrNotAvailable => Fault::Missing,
@@ -167,7 +183,9 @@ impl BalanceError {
             Self::Lease(_) => "lease",
             Self::AlreadyRuns(_) => "already_runs",
             Self::NotRunning(_) => "not_running",
+            Self::NotDone(_) => "not_done",
             Self::RunDirectory { .. } => "run_directory",
+            Self::Register { .. } => "register",
             Self::Mount(_) => "mount",
             Self::Dataplane(_) => "dataplane",
             Self::System { .. } => "system",

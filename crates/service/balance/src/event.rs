@@ -22,6 +22,10 @@ pub enum Code {
     InterfaceNotAttached,
     /// A member of the table is on no link of this host.
     MemberNotOnLink,
+    /// The register does not answer: the table stays as it is.
+    RegisterLost,
+    /// The program of `--on-change` has failed.
+    OnChangeFailed,
 }
 
 impl Code {
@@ -34,6 +38,8 @@ impl Code {
             Self::AddressNotHeld => "address_not_held",
             Self::InterfaceNotAttached => "interface_not_attached",
             Self::MemberNotOnLink => "member_not_on_link",
+            Self::RegisterLost => "register_lost",
+            Self::OnChangeFailed => "on_change_failed",
         }
     }
 }
@@ -59,7 +65,11 @@ pub enum Event {
         epoch: u64,
         /// The names of the members.
         members: Vec<String>,
+        /// Number of the balancers whose leases the members need; 0: the pool has no register.
+        balancers: usize,
     },
+    /// The register answers again.
+    RegisterBack,
     /// A member gets connections from now on.
     Joined {
         /// The name of the member.
@@ -123,6 +133,7 @@ impl Event {
         match self {
             Self::Listening { .. } => "listening",
             Self::Table { .. } => "table",
+            Self::RegisterBack => "register_back",
             Self::Joined { .. } => "joined",
             Self::Left { .. } => "left",
             Self::Drained { .. } => "drained",
@@ -157,13 +168,25 @@ impl fmt::Display for Event {
                     _ => write!(f, "; goes on with the {members} members of epoch {epoch}"),
                 }
             }
-            Self::Table { epoch, members } if members.is_empty() => {
+            Self::Table { epoch, members, .. } if members.is_empty() => {
                 write!(
                     f,
                     "epoch {epoch}: no members, packets of clients are dropped"
                 )
             }
-            Self::Table { epoch, members } => write!(f, "epoch {epoch}: {}", members.join(", ")),
+            Self::Table {
+                epoch,
+                members,
+                balancers,
+            } => {
+                write!(f, "epoch {epoch}: {}", members.join(", "))?;
+                match balancers {
+                    0 => Ok(()),
+                    1 => write!(f, "; leases of one balancer"),
+                    _ => write!(f, "; leases of {balancers} balancers"),
+                }
+            }
+            Self::RegisterBack => write!(f, "the register answers again"),
             Self::Joined { member, address } => write!(f, "{member} has joined from {address}"),
             Self::Left { member } => write!(f, "{member} has left"),
             Self::Drained { member } => write!(f, "{member} is drained, and has left"),

@@ -21,7 +21,7 @@ use crate::{
 const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(5);
 
 /// Kinds of events.
-const EVENT_KINDS: [&str; 15] = [
+const EVENT_KINDS: [&str; 18] = [
     "listening",
     "table",
     "joined",
@@ -36,6 +36,9 @@ const EVENT_KINDS: [&str; 15] = [
     "address_not_held",
     "interface_not_attached",
     "member_not_on_link",
+    "register_lost",
+    "register_back",
+    "on_change_failed",
     "stopping",
 ];
 
@@ -120,6 +123,13 @@ impl Numbers for Snapshot {
         to.gauges("outlive_balance_members", Unit::None, help, members)?;
         let help = "Epoch of the table of members";
         to.gauge("outlive_balance_epoch", Unit::None, help, status.epoch)?;
+        let help = "Balancers whose leases the members need; 0: the pool has no register";
+        to.gauge(
+            "outlive_balance_granters",
+            Unit::None,
+            help,
+            status.balancers,
+        )?;
         let help = "Packets handed to a member since the member is in the table";
         let packets = status.members.iter();
         let packets = packets.map(|member| {
@@ -145,6 +155,9 @@ impl Numbers for Snapshot {
         if age > SNAPSHOT_AGE_MAX {
             let age = age.as_secs();
             return Health::Ill(format!("the balancer has not answered for {age} s"));
+        }
+        if let Some(reason) = &self.status.register_failure {
+            return Health::Ill(format!("the register does not answer: {reason}"));
         }
         let members = self.status.members.iter().filter(|member| member.in_table);
         match members.count() {

@@ -3,11 +3,12 @@
 
 use std::{
     fs::{self, File, Permissions},
-    io,
+    io::{self, Read as _},
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
+use protocol::pool::BalancerId;
 use rustix::{
     fs::{FlockOperation, flock},
     io::Errno,
@@ -17,6 +18,8 @@ use crate::error::BalanceError;
 
 const BALANCERS_DIRECTORY: &str = ".balance";
 const LOCK_FILE: &str = "lock";
+/// The number of the balancer among the balancers of the pool.
+const ID_FILE: &str = "id";
 
 /// The directory of a balancer, locked.
 #[derive(Debug)]
@@ -41,6 +44,35 @@ impl RunDirectory {
             Err(Errno::WOULDBLOCK) => Err(BalanceError::AlreadyRuns(name.to_owned())),
             Err(error) => Err(failed(error.into())),
         }
+    }
+
+    /// The number of this balancer, the same after a restart: a process of the same number is dead, because the
+    /// directory is locked.
+    pub(crate) fn id(&self) -> Result<BalancerId, BalanceError> {
+        let path = self.path.join(ID_FILE);
+        let failed = |source: io::Error| BalanceError::RunDirectory {
+            path: path.clone(),
+            source,
+        };
+        match fs::read_to_string(&path) {
+            Ok(text) if text.ends_with('\n') => {
+                let id = text.trim_end().parse().map_err(io::Error::other);
+                Ok(BalancerId(id.map_err(failed)?))
+            }
+            Ok(_) => self.new_id(&path).map_err(failed),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.new_id(&path).map_err(failed)
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    fn new_id(&self, path: &Path) -> io::Result<BalancerId> {
+        let mut bytes = [0; 8];
+        File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+        let id = u64::from_ne_bytes(bytes);
+        fs::write(path, format!("{id}\n"))?;
+        Ok(BalancerId(id))
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -86,6 +118,8 @@ mod tests {
         assert!(matches!(second, Err(BalanceError::AlreadyRuns(_))));
         RunDirectory::lock(run_dir.path(), "other").expect("locked");
         assert_eq!(names(run_dir.path()), ["other", "pool"]);
+        let id = first.id().expect("a number");
+        assert_eq!(first.id().expect("a number"), id);
         first.remove();
         assert_eq!(names(run_dir.path()), ["other"]);
     }

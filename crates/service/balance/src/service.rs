@@ -5,6 +5,7 @@
 //! heard of outlives this process.
 
 mod effects;
+mod starting;
 mod streams;
 
 use std::{
@@ -13,21 +14,18 @@ use std::{
     net::{SocketAddr, TcpListener},
     os::fd::{AsFd, BorrowedFd},
     sync::Arc,
-    time::{Duration, Instant, UNIX_EPOCH},
+    time::{Duration, Instant},
 };
 
 use channel::KeyRing;
-use dataplane::{BalanceSettings, balance_pins};
 use operator_socket::{EventRecord, OperatorSocket, Source};
-use pool::{MemoryRegister, Monitor, Settings, StreamId};
-use protocol::pool::{PoolKey, Table};
+use pool::{Monitor, Settings, StreamId};
+use protocol::pool::PoolKey;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     time::{ClockId, clock_gettime},
 };
 use service_addresses::VirtualAddresses;
-use socket2::{Domain, Protocol, Socket, Type};
-use supervise::{host_name, mounts};
 
 use crate::{
     config::BalanceConfig,
@@ -36,13 +34,14 @@ use crate::{
     forwarding::Forwarding,
     member_stream::MemberStream,
     metrics::Shown,
+    register::{PoolRegister, RegisterNews},
     run_directory::{self, RunDirectory},
 };
 
 /// Interval of reading keys again, looking for new interfaces, and the metrics.
 const TIDY_INTERVAL: Duration = Duration::from_secs(1);
-/// Limit of control streams that wait for accept.
-const ACCEPT_BACKLOG: i32 = 128;
+/// Time for the last table of a balancer that ends: the members no longer need its leases.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Receives the events.
 pub(crate) type Tell<'a> = &'a mut dyn FnMut(&EventRecord<'_, Event>);
@@ -55,7 +54,7 @@ pub struct Balancer {
     listeners: Vec<TcpListener>,
     streams: BTreeMap<StreamId, MemberStream>,
     newest_stream: u64,
-    monitor: Monitor<MemoryRegister>,
+    monitor: Monitor<PoolRegister>,
     forwarding: Forwarding,
     addresses: Option<VirtualAddresses>,
     refusals: Refusals,
@@ -64,6 +63,8 @@ pub struct Balancer {
     tidied: Instant,
     /// Number of members of the table of a former balancer.
     adopted: usize,
+    /// The balancer ends then, or when the members no longer need its leases.
+    stops_at: Option<Duration>,
 }
 
 /// Since the boot, also while the host sleeps: as the clocks of members.
@@ -83,26 +84,25 @@ impl Balancer {
         let members_config = config.of_members(&terms)?;
         let directory = RunDirectory::lock(&config.run_dir, &config.name)?;
         config.check_addresses()?;
-        let listeners = config.listen.iter().map(|address| listen(*address));
+        let listeners = config.listen.iter().map(|at| starting::listen(*at));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let shown = Shown::at(config.metrics)?;
         let socket = run_directory::socket(&config.run_dir, &config.name);
         let operator = OperatorSocket::bind(socket).doing("make the socket for status")?;
         let PoolKey(key) = members_config.key;
-        let mut forwarding = start_forwarding(&config, &directory, key)?;
-        let former = forwarding.former_table();
-        let adopted = former.as_ref().map_or(0, |table| table.members.len());
-        let table = former.unwrap_or_else(|| first_table(&config));
-        if adopted == 0 {
-            // Also empty: packets are dropped and counted before the first member.
-            forwarding.write(&table)?;
-        }
+        let mut forwarding = starting::forwarding(&config, &directory, key)?;
+        let (register, table) = starting::register(&config, &mut forwarding)?;
+        let adopted = table.members.len();
         let settings = Settings {
             kind: config.kind,
             terms,
             config: members_config,
+            balancer: match config.register {
+                Some(_) => Some(directory.id()?),
+                None => None,
+            },
         };
-        let monitor = Monitor::new(settings, MemoryRegister::new(table.clone()), table, now());
+        let monitor = Monitor::new(settings, register, table, now());
         let keys = Arc::new(config.keys.clone());
         let mut balancer = Self {
             config,
@@ -119,6 +119,7 @@ impl Balancer {
             shown,
             tidied: Instant::now(),
             adopted,
+            stops_at: None,
         };
         balancer.bring_addresses_up()?;
         Ok(balancer)
@@ -159,6 +160,12 @@ impl Balancer {
             let ready = self.wait(stop)?;
             if ready.stop {
                 let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Stopping]);
+                self.monitor.leave_granters(now());
+                self.stops_at = Some(now() + LEAVE_TIMEOUT);
+            }
+            if self.has_stopped() {
+                self.act(tell)?;
+                self.flush(tell);
                 self.emit(&Event::Stopping, tell);
                 return Ok(());
             }
@@ -166,8 +173,13 @@ impl Balancer {
                 self.accept(tell);
             }
             self.receive(&ready.streams, tell);
+            self.poll_register(tell);
+            if let Some(reason) = self.forwarding.script_failure() {
+                self.warn(Code::OnChangeFailed, reason, tell);
+            }
             self.monitor.on_time(now());
             self.act(tell)?;
+            self.poll_register(tell);
             self.flush(tell);
             self.hold_addresses(tell);
             self.answer_operator();
@@ -176,6 +188,24 @@ impl Balancer {
                 self.tidy(tell)?;
             }
         }
+    }
+
+    fn poll_register(&mut self, tell: Tell<'_>) {
+        match self.monitor.register().poll(now()) {
+            Some(RegisterNews::Lost(reason)) => {
+                let reason = format!(
+                    "the register does not answer, so no member joins, and no member is declared dead: {reason}"
+                );
+                self.warn(Code::RegisterLost, reason, tell);
+            }
+            Some(RegisterNews::Back) => self.emit(&Event::RegisterBack, tell),
+            None => {}
+        }
+    }
+
+    fn has_stopped(&self) -> bool {
+        self.stops_at
+            .is_some_and(|at| !self.monitor.is_leaving() || at <= now())
     }
 
     /// Tells an event, and counts the event.
@@ -207,18 +237,29 @@ impl Balancer {
     }
 
     /// Time until the next work without new input.
-    fn pause(&self) -> Duration {
+    fn pause(&mut self) -> Duration {
         let tidy = TIDY_INTERVAL.saturating_sub(self.tidied.elapsed());
         let addresses = self.addresses.iter().map(VirtualAddresses::due);
         let due = self.monitor.due_at().into_iter().chain(addresses);
+        let due = due.chain(self.stops_at);
+        let due: Vec<Duration> = due.collect();
+        let due = due.into_iter().chain(self.monitor.register().due_at());
         let now = now();
         due.map(|due| due.saturating_sub(now))
             .fold(tidy, Duration::min)
     }
 
-    fn wait(&self, stop: BorrowedFd<'_>) -> Result<Ready, BalanceError> {
+    fn wait(&mut self, stop: BorrowedFd<'_>) -> Result<Ready, BalanceError> {
         let doing = "wait for members";
-        let mut fds = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+        let timeout = Timespec::try_from(self.pause()).map_err(io::Error::other);
+        let timeout = timeout.doing(doing)?;
+        let mut fds = vec![PollFd::from_borrowed_fd(
+            stop,
+            match self.stops_at {
+                None => PollFlags::IN,
+                Some(_) => PollFlags::empty(),
+            },
+        )];
         for listener in &self.listeners {
             fds.push(PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN));
         }
@@ -230,8 +271,13 @@ impl Balancer {
         }
         let end = fds.len();
         self.operator.watch(&mut fds);
-        let timeout = Timespec::try_from(self.pause()).map_err(io::Error::other);
-        match poll(&mut fds, Some(&timeout.doing(doing)?)) {
+        if let Some(fd) = self.monitor.register_ref().as_fd() {
+            fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        }
+        if let Some(fd) = self.forwarding.script_fd() {
+            fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        }
+        match poll(&mut fds, Some(&timeout)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(io::Error::from(error)).doing(doing),
         }
@@ -254,48 +300,4 @@ struct Ready {
     /// A member connects.
     listener: bool,
     streams: Vec<StreamId>,
-}
-
-fn listen(address: SocketAddr) -> Result<TcpListener, BalanceError> {
-    let bind = || -> io::Result<TcpListener> {
-        let kind = Some(Protocol::TCP);
-        let socket = Socket::new(Domain::for_address(address), Type::STREAM, kind)?;
-        if address.is_ipv6() {
-            socket.set_only_v6(true)?;
-        }
-        socket.set_nonblocking(true)?;
-        socket.set_reuse_address(true)?;
-        socket.bind(&address.into())?;
-        socket.listen(ACCEPT_BACKLOG)?;
-        Ok(socket.into())
-    };
-    bind().map_err(|error| BalanceError::Listen { address, error })
-}
-
-fn start_forwarding(
-    config: &BalanceConfig,
-    directory: &RunDirectory,
-    key: [u8; 16],
-) -> Result<Forwarding, BalanceError> {
-    let bpffs = mounts::bpffs(directory.path())?;
-    let host_name = host_name(&config.run_dir, &config.name);
-    let settings = BalanceSettings {
-        addresses: config.addresses.clone(),
-        key,
-    };
-    let started = Forwarding::start(&settings, balance_pins(bpffs.path(), &host_name));
-    // For the next balancer, and for `outlive clean`.
-    bpffs.leave();
-    started
-}
-
-/// A table without members. Its epoch, the time, is higher than the epochs of former balancers of this pool: no pool
-/// changes once in a microsecond.
-fn first_table(config: &BalanceConfig) -> Table {
-    let time = UNIX_EPOCH.elapsed().unwrap_or_default();
-    Table {
-        epoch: u64::try_from(time.as_micros()).unwrap_or(u64::MAX / 2),
-        kind: config.kind,
-        members: Vec::new(),
-    }
 }

@@ -14,6 +14,11 @@ use crate::{
     run_directory,
 };
 
+/// The request that a member gets no new connections.
+pub(crate) const DRAIN: &str = "drain";
+/// The request of an operator who confirms the death of a member that no balancer may declare dead.
+pub(crate) const CONFIRM_DEAD: &str = "confirm_dead";
+
 /// State of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
@@ -27,6 +32,18 @@ pub struct Status {
     pub hash: String,
     /// Epoch of the table.
     pub epoch: u64,
+    /// Where several balancers keep the table. `None`: the pool has one balancer.
+    #[serde(default)]
+    pub register: Option<String>,
+    /// Why the register does not answer.
+    #[serde(default)]
+    pub register_failure: Option<String>,
+    /// Number of the balancers whose leases the members need; 0 without a register.
+    #[serde(default)]
+    pub balancers: usize,
+    /// The members need the leases of this balancer.
+    #[serde(default)]
+    pub grants: bool,
     /// Shortest and longest lease, milliseconds.
     pub lease_ms: [u64; 2],
     /// All living members.
@@ -54,6 +71,9 @@ pub struct MemberStatus {
     pub connected: bool,
     /// The member gets no new connections.
     pub draining: bool,
+    /// The member is silent, and no balancer may declare it dead.
+    #[serde(default)]
+    pub unknown: bool,
     /// Time since the newest message, milliseconds.
     pub silent_ms: u64,
     /// Packets handed to the member.
@@ -95,6 +115,30 @@ pub fn ask_events(
     )
 }
 
+/// A member of a running balancer gets no new connections.
+///
+/// # Errors
+/// As [`ask`]; the pool has no such member, or no other member gets connections.
+pub fn drain(run_dir: &Path, name: &str, member: &str) -> Result<(), BalanceError> {
+    request(run_dir, name, DRAIN, member)
+}
+
+/// Confirms the death of a member that no balancer may declare dead.
+///
+/// # Errors
+/// As [`ask`]; the pool has no such member, or the member has a lease.
+pub fn confirm_dead(run_dir: &Path, name: &str, member: &str) -> Result<(), BalanceError> {
+    request(run_dir, name, CONFIRM_DEAD, member)
+}
+
+fn request(run_dir: &Path, name: &str, request: &str, member: &str) -> Result<(), BalanceError> {
+    let done = operator_socket::request(&socket(run_dir, name), request, member);
+    match done.map_err(|error| of_socket(error, name))?.refusal {
+        None => Ok(()),
+        Some(reason) => Err(BalanceError::NotDone(reason)),
+    }
+}
+
 fn socket(run_dir: &Path, name: &str) -> PathBuf {
     run_directory::socket(run_dir, name)
 }
@@ -107,7 +151,11 @@ fn ask_for(
     question: Question,
     each: impl FnMut(&str) -> bool,
 ) -> Result<(), BalanceError> {
-    operator_socket::ask(socket, question, each).map_err(|error| match error.kind() {
+    operator_socket::ask(socket, question, each).map_err(|error| of_socket(error, name))
+}
+
+fn of_socket(error: io::Error, name: &str) -> BalanceError {
+    match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             BalanceError::NotRunning(name.to_owned())
         }
@@ -115,5 +163,5 @@ fn ask_for(
             what: DOING,
             source: error,
         },
-    })
+    }
 }

@@ -17,6 +17,7 @@ use dataplane::{
 use lease::Speech;
 use objects::{
     PoolKey,
+    flow::Phase,
     judge::JudgeRules,
     plane::{CopyKind, SegmentCopy},
     revivals::Ended,
@@ -25,7 +26,8 @@ use objects::{
 use protocol::pool::Config;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use south_model::CrashOn;
-use supervise::{Addresses, Cgroup, Command, Exit, destroy_sockets};
+use supervise::{Addresses, Cgroup, Command, Exit, TcpState, connection_states, destroy_sockets};
+use wire::FlowKey;
 
 pub(crate) use self::status::UNGUARDED;
 use crate::{
@@ -598,6 +600,50 @@ impl Member {
             self.revive_with(looked_up, events)?;
         }
         Ok(())
+    }
+
+    /// Wants no new connections. Returns the number of connections.
+    ///
+    /// # Errors
+    /// The kernel does not list the connections.
+    pub(crate) fn drain(&mut self) -> Result<usize, MemberError> {
+        if let Membership::Kept(client, _) = &self.membership {
+            client.drain();
+        }
+        self.connections()
+    }
+
+    /// The number of connections that would notice the end of the member. Idle connections go on elsewhere, and their
+    /// clients send a request first.
+    ///
+    /// # Errors
+    /// As [`Member::drain`].
+    pub(crate) fn connections(&self) -> Result<usize, MemberError> {
+        let mut count = 0;
+        for (local, remote, state) in connection_states(&self.service.addresses)? {
+            let notices = match state {
+                TcpState::Listen | TcpState::SynSent | TcpState::TimeWait => false,
+                TcpState::Established => {
+                    let flow = self.plane.flow(FlowKey::new(remote, local))?;
+                    flow.is_some_and(|it| it.turn.phase != Phase::Idle || it.unprotected.is_some())
+                }
+                // A FIN is still to come or to be acknowledged.
+                _ => true,
+            };
+            count += usize::from(notices);
+        }
+        Ok(count)
+    }
+
+    /// Whether new connections go to other members.
+    pub(crate) fn is_draining(&self) -> bool {
+        let Membership::Kept(client, _) = &self.membership else {
+            return false;
+        };
+        let own = self.config.pool.hello.membership;
+        let table = client.view().table;
+        let mut members = table.members.iter();
+        members.any(|member| member.membership == own && member.draining)
     }
 
     /// Ends the server, and removes all that the member has made.

@@ -61,6 +61,22 @@ pub enum MemberError {
         /// The reason.
         source: channel::ChannelError,
     },
+    /// Several balancers that do not know of each other.
+    #[error(
+        "the balancer at {at} has no register, and --pool names several balancers: start each `outlive balance` with the same --register"
+    )]
+    NoRegister {
+        /// The balancer.
+        at: SocketAddr,
+    },
+    /// Balancers of different pools.
+    #[error(
+        "the balancer at {at} has other addresses or another key than the first balancer: give both the same --address and --key-file"
+    )]
+    OtherSettings {
+        /// The balancer.
+        at: SocketAddr,
+    },
     /// Messages of the balancer.
     #[error("the balancer: {0}")]
     Protocol(protocol::control::ControlError),

@@ -45,6 +45,11 @@ pub enum Event {
         /// The reason.
         reason: String,
     },
+    /// The member is asked to stop, and waits for the end of its connections.
+    Draining {
+        /// Number of connections.
+        connections: usize,
+    },
     /// The server has died.
     Died {
         /// How.
@@ -101,7 +106,7 @@ pub enum Event {
 }
 
 /// All kinds of events.
-pub(crate) const KINDS: [&str; 14] = [
+pub(crate) const KINDS: [&str; 15] = [
     "serving",
     "joined",
     "left",
@@ -109,6 +114,7 @@ pub(crate) const KINDS: [&str; 14] = [
     "expelled",
     "not_admitted",
     "balancer_lost",
+    "draining",
     "died",
     "revived",
     "forwarded",
@@ -129,6 +135,7 @@ impl Event {
             Self::Expelled { .. } => "expelled",
             Self::NotAdmitted { .. } => "not_admitted",
             Self::BalancerLost { .. } => "balancer_lost",
+            Self::Draining { .. } => "draining",
             Self::Died { .. } => "died",
             Self::Revived { .. } => "revived",
             Self::Forwarded { .. } => "forwarded",
@@ -176,6 +183,9 @@ impl fmt::Display for Event {
             Self::Expelled { reason } => write!(f, "{reason}"),
             Self::NotAdmitted { reason } => write!(f, "not in the pool: {reason}"),
             Self::BalancerLost { reason } => write!(f, "no stream to the balancer: {reason}"),
+            Self::Draining { connections } => {
+                write!(f, "stops when {connections} connections have ended")
+            }
             Self::Died { exit } => write!(f, "the server has died ({exit}), and is started again"),
             Self::Revived {
                 client,

@@ -29,6 +29,10 @@ const FORMER_LEASE_MAX: Duration = Duration::from_secs(5);
 const RETRY_PAUSE: Duration = Duration::from_millis(50);
 /// Tries to find a port that is free for UDP and TCP.
 const PORT_TRIES_MAX: u32 = 16;
+/// Time for the balancer to give new connections to other members. The last member gets connections until it leaves.
+const DRAIN_ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause between two looks at the connections.
+const DRAIN_LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// Longest wait of the loop.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -37,8 +41,8 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 pub struct Options {
     /// Name of the member in the pool.
     pub name: MemberName,
-    /// The balancer.
-    pub balancer: SocketAddr,
+    /// The balancers, at least one.
+    pub balancers: Vec<SocketAddr>,
     /// The file with the keys that balancer and members share.
     pub key_file: PathBuf,
     /// Where packets for the pool reach this host; `None`: the address from which the balancer is reached.
@@ -53,6 +57,8 @@ pub struct Options {
     pub withhold: Duration,
     /// Address of the metrics.
     pub metrics: Option<SocketAddr>,
+    /// How long a member that is asked to stop waits for the end of its connections.
+    pub drain: Duration,
     /// Directory for the files of a running member.
     pub run_dir: PathBuf,
 }
@@ -88,7 +94,8 @@ pub fn run(
     let cgroup = directory.create_cgroup()?;
     become_subreaper().doing("become the reaper of the server's orphans")?;
     let mut member = Member::new(config, claims, &settings, cgroup, directory.pins())?;
-    let served = serve(&mut member, &mut operator, is_stopped, &mut tell);
+    let served = serve(&mut member, &mut operator, is_stopped, &mut tell)
+        .and_then(|()| drain(&mut member, options.drain, &mut operator, &mut tell));
     let stopped = member.stop();
     if stopped.is_ok() {
         operator.emit(&Event::Left, &mut tell);
@@ -149,14 +156,43 @@ fn sockets_at(address: IpAddr) -> Result<(UdpSocket, TcpListener, u16), MemberEr
     }
 }
 
+/// New connections go to other members, and the connections here end by themselves.
+fn drain(
+    member: &mut Member,
+    limit: Duration,
+    operator: &mut Operator,
+    tell: Tell<'_>,
+) -> Result<(), MemberError> {
+    if limit.is_zero() {
+        return Ok(());
+    }
+    let start = clock::now();
+    let connections = member.drain()?;
+    operator.emit(&Event::Draining { connections }, tell);
+    loop {
+        let waited = clock::now().saturating_sub(start);
+        let is_last = !member.is_draining() && waited > DRAIN_ANSWER_TIMEOUT;
+        if waited >= limit || is_last {
+            return Ok(());
+        }
+        if member.is_draining() && member.connections()? == 0 {
+            return Ok(());
+        }
+        for event in member.run_once(DRAIN_LOOK_PERIOD, operator)? {
+            operator.emit(&event, tell);
+        }
+        operator.answer(member);
+    }
+}
+
 fn pool_settings(options: &Options) -> Result<(PoolSettings, UdpSocket, TcpListener), MemberError> {
     let address = match options.address {
         Some(address) => address,
-        None => address_towards(options.balancer)?,
+        None => address_towards(*options.balancers.first().ok_or(MemberError::NoAnswer)?)?,
     };
     let (claims, probes, port) = sockets_at(address)?;
     let settings = PoolSettings {
-        balancer: options.balancer,
+        balancers: options.balancers.clone(),
         key_file: options.key_file.clone(),
         hello: Hello {
             name: options.name.clone(),
@@ -164,6 +200,7 @@ fn pool_settings(options: &Options) -> Result<(PoolSettings, UdpSocket, TcpListe
             state: MembershipState::New,
             address: MemberAddress::new(address).map_err(MemberError::Address)?,
             claim_port: NonZeroU16::new(port).unwrap_or(NonZeroU16::MAX),
+            epoch: 0,
             #[cfg(feature = "next-version")]
             next: 0,
         },

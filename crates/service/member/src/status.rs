@@ -41,15 +41,15 @@ pub struct Status {
 /// A member's knowledge of its pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PoolStatus {
-    /// Where the balancer listens for members.
-    pub balancer: SocketAddr,
+    /// Where the balancers listen for members.
+    pub balancers: Vec<SocketAddr>,
     /// Epoch of the newest table; `None`: not admitted.
     pub epoch: Option<u64>,
     /// Number of members in the newest table.
     pub members: usize,
     /// Rest of the lease, milliseconds; `None`: the member must not send.
     pub lease_ms: Option<u64>,
-    /// Why the member has no stream to the balancer.
+    /// Why the member has no stream to a balancer.
     pub balancer_lost: Option<String>,
 }
 
@@ -270,7 +270,12 @@ impl fmt::Display for Status {
 
 impl fmt::Display for PoolStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "balancer {}", self.balancer)?;
+        let all = self.balancers.iter().map(SocketAddr::to_string);
+        let word = match self.balancers.len() {
+            1 => "balancer",
+            _ => "balancers",
+        };
+        write!(f, "{word} {}", all.collect::<Vec<_>>().join(", "))?;
         if let Some(reason) = &self.balancer_lost {
             write!(f, " (LOST: {reason})")?;
         }

@@ -70,6 +70,7 @@ impl Member {
                 state: MembershipState::New,
                 address: MemberAddress::new(address).expect("an address"),
                 claim_port: NonZeroU16::MAX,
+                epoch: 0,
             },
             lease: MemberLease::new(Terms::of_pool()),
         };
@@ -201,6 +202,7 @@ impl Session {
                 messages_so_far.table = Some(table);
             }
             BalancerMessage::Refused { reason } => messages_so_far.refused.push(reason),
+            BalancerMessage::Granter { .. } => {}
         }
     }
 }

@@ -1,10 +1,12 @@
 //! The mode objects: downloads go on at another member of a pool.
 
+mod balancers;
 mod check;
 mod load;
 mod matrix;
 mod moments;
 mod operator;
+mod pool_changes;
 mod programs;
 mod requests;
 mod store;

@@ -88,6 +88,7 @@ fn settings(terms: Terms, address: std::net::SocketAddr, key: PoolKey) -> Settin
             version_check: VersionCheck::Etag,
             store: None,
         },
+        balancer: None,
     }
 }
 
@@ -118,6 +119,7 @@ impl Balancer {
             epoch: 1_000_000 + now / 1000,
             kind: self.settings.kind,
             members: Vec::new(),
+            granters: Vec::new(),
         };
         let table = self.programs.as_ref().map(|it| it.table.clone());
         let table = table.unwrap_or(empty);

@@ -104,6 +104,11 @@ impl PoolGranter {
         }
     }
 
+    /// The membership is dead by the word of another balancer.
+    pub fn forget(&mut self, membership: u64) {
+        self.memberships.remove(&membership);
+    }
+
     /// Whether the membership is admitted, and not dead.
     #[must_use]
     pub fn is_alive(&self, membership: u64) -> bool {

@@ -77,6 +77,8 @@ pub struct MemberState<'a> {
     pub is_connected: bool,
     /// The member was granted a lease.
     pub is_leased: bool,
+    /// No lease of this balancer is in use, and no balancer may declare the member dead.
+    pub is_unknown: bool,
     /// When the newest message of the member arrived.
     pub heard: Duration,
 }
@@ -90,4 +92,15 @@ pub enum DrainError {
     /// No other member would get connections.
     #[error("no other member of the pool gets new connections: start another member first")]
     LastMember,
+}
+
+/// Why the death of a member is not confirmed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ConfirmError {
+    /// No member has the name.
+    #[error("the pool has no member of this name")]
+    Unknown,
+    /// The member has a lease of this balancer.
+    #[error("the member has a lease: this balancer hears the member")]
+    Alive,
 }

@@ -1,7 +1,7 @@
 use core::num::NonZeroU16;
 use std::vec;
 
-use protocol::pool::{Hello, MemberAddress, MembershipState, PoolKey, VersionCheck};
+use protocol::pool::{Granter, Hello, MemberAddress, MembershipState, PoolKey, VersionCheck};
 
 use super::*;
 use crate::MemoryRegister;
@@ -33,6 +33,7 @@ fn settings() -> Settings {
         kind: TableKind::Maglev,
         terms,
         config,
+        balancer: None,
     }
 }
 
@@ -41,6 +42,7 @@ fn table(epoch: u64, members: Vec<TableMember>) -> Table {
         epoch,
         kind: TableKind::Maglev,
         members,
+        granters: vec![],
     }
 }
 
@@ -127,6 +129,7 @@ fn hello(name: &str, membership: u8) -> Hello {
         state: MembershipState::New,
         address: MemberAddress::new([10, 0, 0, membership].into()).unwrap(),
         claim_port: NonZeroU16::MAX,
+        epoch: 0,
     }
 }
 
@@ -345,4 +348,52 @@ fn table_of_another_writer_is_adopted_before_the_next_proposal() {
     balancer.joins(3000, "a", 1);
     assert_eq!(balancer.names(), ["a", "z"]);
     assert_eq!(balancer.monitor.table().epoch, 13);
+}
+
+/// The first balancer is dead with a member that the second balancer has never heard.
+#[test]
+fn member_is_dead_by_the_word_of_the_operator_after_a_takeover() {
+    let mut first = Balancer::new();
+    first.joins(3000, "a", 1);
+    first.joins(3000, "b", 2);
+    let mut table = first.monitor.table().clone();
+    table.granters = vec![Granter {
+        balancer: BalancerId(1),
+        settled: true,
+    }];
+    let settings = Settings {
+        balancer: Some(BalancerId(2)),
+        ..settings()
+    };
+    let register = MemoryRegister::new(table.clone());
+    let epoch = table.epoch;
+    let mut second = Balancer::new();
+    second.monitor = Monitor::new(settings, register, table, ms(0));
+    let continues = Hello {
+        state: MembershipState::Silent,
+        epoch,
+        ..hello("a", 1)
+    };
+    second.hello(0, 1, continues);
+    let enforces = |second: &mut Balancer, now, lacks: &[u64]| {
+        let epoch = second.monitor.table().epoch;
+        let lacks = lacks.iter().copied().map(BalancerId).collect();
+        let message = MemberMessage::Enforces { epoch, lacks };
+        second.monitor.on_message(ms(now), StreamId(1), message);
+        second.asks(now, 1);
+    };
+    assert!(!second.monitor.is_granter());
+    enforces(&mut second, 10, &[1]);
+    assert!(second.monitor.is_granter());
+    for now in (20..5000).step_by(50) {
+        enforces(&mut second, now, &[]);
+        assert_eq!(second.time(now), []);
+    }
+    let unknown: Vec<bool> = second.monitor.members().map(|it| it.is_unknown).collect();
+    assert_eq!(unknown, [false, true]);
+    let mut confirm = |of| second.monitor.confirm_dead(ms(5000), &name(of));
+    assert_eq!(confirm("a"), Err(ConfirmError::Alive));
+    assert_eq!(confirm("x"), Err(ConfirmError::Unknown));
+    assert_eq!(confirm("b"), Ok(()));
+    assert_eq!(second.names(), ["a"]);
 }

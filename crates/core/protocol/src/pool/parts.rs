@@ -22,6 +22,8 @@ pub struct Hello {
     pub address: MemberAddress,
     /// The UDP port for claims of other members.
     pub claim_port: NonZeroU16,
+    /// The newest epoch that the member knows; 0: none.
+    pub epoch: u64,
     /// Of the next version, for tests.
     #[cfg(feature = "next-version")]
     #[serde(default)]
@@ -114,6 +116,26 @@ pub struct Table {
     /// The members.
     #[serde(with = "framed::list")]
     pub members: Vec<TableMember>,
+    /// The balancers that grant leases: a member sends by the leases of all. Empty: the pool has one balancer, and no
+    /// common register.
+    #[serde(with = "framed::list")]
+    pub granters: Vec<Granter>,
+}
+
+/// A balancer among the balancers of a pool, drawn at random.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BalancerId(
+    /// Kept over restarts of the balancer, and never used by another balancer.
+    pub u64,
+);
+
+/// A balancer whose leases all members need.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Granter {
+    /// The balancer.
+    pub balancer: BalancerId,
+    /// No member of the table sends by an older table, in which this balancer is missing.
+    pub settled: bool,
 }
 
 /// A member of a table.

@@ -26,6 +26,7 @@ fn hello() -> Hello {
         state: MembershipState::Speaks,
         address: address("10.0.0.11"),
         claim_port: NonZeroU16::new(7701).unwrap(),
+        epoch: 300,
         #[cfg(feature = "next-version")]
         next: 0,
     }
@@ -72,6 +73,10 @@ fn table() -> Table {
             member("web1", "10.0.0.11", false),
             member("web2", "fd00::12", true),
         ],
+        granters: vec![Granter {
+            balancer: BalancerId(300),
+            settled: true,
+        }],
     }
 }
 
@@ -87,6 +92,11 @@ fn member_messages() -> Vec<MemberMessage> {
             answered: 0,
         },
         MemberMessage::Leave,
+        MemberMessage::Enforces {
+            epoch: 300,
+            lacks: vec![BalancerId(300)],
+        },
+        MemberMessage::Drain,
         MemberMessage::AskMembers,
     ]
 }
@@ -111,6 +121,9 @@ fn balancer_messages() -> Vec<BalancerMessage> {
         BalancerMessage::Table(table()),
     ];
     all.extend(refused.map(|reason| BalancerMessage::Refused { reason }));
+    all.push(BalancerMessage::Granter {
+        balancer: BalancerId(300),
+    });
     all
 }
 
@@ -175,12 +188,18 @@ fn any_from_member() -> impl Strategy<Value = MemberMessage> {
             state,
             address: member.address,
             claim_port: member.claim_port,
+            epoch: member.membership,
             #[cfg(feature = "next-version")]
             next: 0,
         })),
         any::<(u64, u64)>()
             .prop_map(|(number, answered)| MemberMessage::LeaseRequest { number, answered }),
         Just(MemberMessage::Leave),
+        Just(MemberMessage::Drain),
+        (any::<u64>(), prop::collection::vec(any::<u64>(), 0..3)).prop_map(|(epoch, lacks)| {
+            let lacks = lacks.into_iter().map(BalancerId).collect();
+            MemberMessage::Enforces { epoch, lacks }
+        }),
     ]
 }
 
@@ -224,17 +243,27 @@ fn any_from_balancer() -> impl Strategy<Value = BalancerMessage> {
     });
     let kinds = [TableKind::Maglev, TableKind::Modulo];
     let members = prop::collection::vec(any_member(), 0..5);
-    let table = (any::<u64>(), prop::sample::select(kinds.to_vec()), members);
-    let table = table.prop_map(|(epoch, kind, members)| {
+    let granters = prop::collection::vec(any::<(u64, bool)>(), 0..3);
+    let kinds = prop::sample::select(kinds.to_vec());
+    let table = (any::<u64>(), kinds, members, granters);
+    let table = table.prop_map(|(epoch, kind, members, granters)| {
+        let granters = granters.into_iter().map(|(id, settled)| Granter {
+            balancer: BalancerId(id),
+            settled,
+        });
         BalancerMessage::Table(Table {
             epoch,
             kind,
             members,
+            granters: granters.collect(),
         })
     });
     let lease = any::<(u64, u32)>();
     let lease = lease.prop_map(|(number, term_us)| BalancerMessage::Lease { number, term_us });
-    prop_oneof![config, table, lease]
+    let granter = any::<u64>().prop_map(|id| BalancerMessage::Granter {
+        balancer: BalancerId(id),
+    });
+    prop_oneof![config, table, lease, granter]
 }
 
 /// Without scope and flow label, IPv4 not in the mapped form.

@@ -10,6 +10,7 @@ fn snapshot(names: &[&str]) -> Snapshot {
         in_table: true,
         connected: true,
         draining: *name == "web2",
+        unknown: false,
         silent_ms: 3,
         packets: 9,
     };
@@ -22,6 +23,10 @@ fn snapshot(names: &[&str]) -> Snapshot {
             listen: Vec::new(),
             hash: "maglev".into(),
             epoch: 7,
+            register: Some("etcd://10.0.0.4:2379".into()),
+            register_failure: None,
+            balancers: 2,
+            grants: true,
             lease_ms: [25, 250],
             members: names.iter().map(member).collect(),
             packets: 18,
@@ -40,6 +45,7 @@ fn numbers_of_members_have_their_names() {
         r#"outlive_balance_members{pool="pool",state="serving"} 1"#,
         r#"outlive_balance_members{pool="pool",state="draining"} 1"#,
         r#"outlive_balance_epoch{pool="pool"} 7"#,
+        r#"outlive_balance_granters{pool="pool"} 2"#,
         r#"outlive_balance_packets_total{pool="pool",member="web2"} 9"#,
         r#"outlive_balance_dropped_packets_total{pool="pool",reason="no_member"} 3"#,
         r#"outlive_balance_events_total{pool="pool",kind="declared_dead"} 3"#,
@@ -49,9 +55,12 @@ fn numbers_of_members_have_their_names() {
 }
 
 #[test]
-fn pool_without_members_is_ill() {
+fn pool_without_members_or_register_is_ill() {
     assert!(matches!(snapshot(&[]).health(), Health::Ill(_)));
     assert!(matches!(snapshot(&["web1"]).health(), Health::Well(_)));
+    let mut cut_off = snapshot(&["web1"]);
+    cut_off.status.register_failure = Some("10.0.0.4:2379: timeout".into());
+    assert!(matches!(cut_off.health(), Health::Ill(_)));
     let old = Snapshot {
         taken: Instant::now() - SNAPSHOT_AGE_MAX * 2,
         ..snapshot(&["web1"])
@@ -67,6 +76,8 @@ fn every_event_is_counted() {
         Code::AddressNotHeld,
         Code::InterfaceNotAttached,
         Code::MemberNotOnLink,
+        Code::RegisterLost,
+        Code::OnChangeFailed,
     ];
     for code in warnings {
         assert!(EVENT_KINDS.contains(&code.word()), "{code:?}");

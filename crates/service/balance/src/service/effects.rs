@@ -7,7 +7,7 @@ use super::{Balancer, Tell, now};
 use crate::{
     error::BalanceError,
     event::{Code, Event},
-    status::{MemberStatus, Status},
+    status::{CONFIRM_DEAD, DRAIN, MemberStatus, Status},
 };
 
 impl Balancer {
@@ -55,6 +55,7 @@ impl Balancer {
         let event = Event::Table {
             epoch: table.epoch,
             members: members.collect(),
+            balancers: table.granters.len(),
         };
         self.emit(&event, tell);
         Ok(())
@@ -90,9 +91,26 @@ impl Balancer {
         }
     }
 
+    /// Carries the operator's requests out, and answers questions.
     pub(super) fn answer_operator(&mut self) {
-        let (monitor, forwarding, config) = (&self.monitor, &self.forwarding, &self.config);
         let listen = self.listens_on();
+        let monitor = &mut self.monitor;
+        self.operator.carry_out(|request, member| {
+            let member = match member.parse() {
+                Ok(member) => member,
+                Err(error) => return Some(format!("{error}")),
+            };
+            let done = match request {
+                DRAIN => monitor.drain(now(), &member).map_err(|it| it.to_string()),
+                CONFIRM_DEAD => {
+                    let confirmed = monitor.confirm_dead(now(), &member);
+                    confirmed.map_err(|it| it.to_string())
+                }
+                other => Err(format!("this balancer knows no request {other}")),
+            };
+            done.err()
+        });
+        let (monitor, forwarding, config) = (&self.monitor, &self.forwarding, &self.config);
         self.operator
             .answer(|_| status(config, listen, monitor, forwarding));
     }
@@ -136,7 +154,7 @@ fn of_pool(event: PoolEvent) -> Option<Event> {
 fn status(
     config: &crate::BalanceConfig,
     listen: Vec<std::net::SocketAddr>,
-    monitor: &pool::Monitor<pool::MemoryRegister>,
+    monitor: &pool::Monitor<crate::register::PoolRegister>,
     forwarding: &crate::forwarding::Forwarding,
 ) -> Option<Status> {
     let counters = forwarding.counters().ok()?;
@@ -152,6 +170,7 @@ fn status(
             in_table: table.members.iter().any(is_in),
             connected: member.is_connected,
             draining: member.entry.draining,
+            unknown: member.is_unknown,
             silent_ms: millis(now.saturating_sub(member.heard)),
             packets: counted.map_or(0, |(_, packets)| *packets),
             name,
@@ -167,6 +186,10 @@ fn status(
         listen,
         hash: hash.to_owned(),
         epoch: table.epoch,
+        register: monitor.register_ref().name(),
+        register_failure: monitor.register_ref().failure(),
+        balancers: table.granters.len(),
+        grants: monitor.is_granter(),
         lease_ms: [millis(terms.least), millis(terms.term)],
         members: members.collect(),
         packets: counters.forwarded,

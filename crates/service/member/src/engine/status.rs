@@ -1,6 +1,6 @@
 //! The status of a member, read from the maps of the kernel.
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::collections::BTreeMap;
 
 use lease::Speech;
 use objects::{
@@ -82,10 +82,10 @@ impl Member {
     }
 
     fn pool_status(&self) -> PoolStatus {
-        let balancer: SocketAddr = self.config.pool.balancer;
+        let balancers = self.config.pool.balancers.clone();
         let Membership::Kept(client, _) = &self.membership else {
             return PoolStatus {
-                balancer,
+                balancers,
                 epoch: None,
                 members: 0,
                 lease_ms: None,
@@ -99,7 +99,7 @@ impl Member {
             Speech::Until(_) | Speech::Silent | Speech::Free => None,
         };
         PoolStatus {
-            balancer,
+            balancers,
             epoch: Some(view.table.epoch),
             members: view.table.members.len(),
             lease_ms: rest,

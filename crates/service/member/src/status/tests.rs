@@ -32,7 +32,7 @@ pub(crate) fn example() -> Status {
         stage: "serving".into(),
         uptime_ms: 60_000,
         pool: PoolStatus {
-            balancer: ([10, 0, 0, 1], 7700).into(),
+            balancers: vec![([10, 0, 0, 1], 7700).into()],
             epoch: Some(7),
             members: 3,
             lease_ms: Some(180),

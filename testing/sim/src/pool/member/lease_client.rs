@@ -143,6 +143,7 @@ impl Member {
             address: MemberAddress::new(address(self.number, around.scenario.is_v6))
                 .expect("an address"),
             claim_port: NonZeroU16::MIN,
+            epoch: lease_client.table.as_ref().map_or(0, |it| it.epoch),
         };
         let way = (now, &mut *around.rng);
         let message = Some(MemberMessage::Hello(hello));
@@ -214,6 +215,7 @@ impl Member {
                 }
             }
             BalancerMessage::Config(config) => lease_client.config = Some(config),
+            BalancerMessage::Granter { .. } => {}
             BalancerMessage::Refused { reason } => {
                 if let Some(lease) = &mut lease_client.lease {
                     lease.silence();

@@ -1,0 +1,134 @@
+//! Two balancers with a common register.
+
+use e2e::arrange::wait_until;
+use e2e::pool::{Pool, PoolProgram, pool_addresses};
+use serde_json::Value;
+
+use crate::Download;
+
+fn warnings(balancer: &PoolProgram, code: &str) -> usize {
+    let warnings = balancer.events_of("warning");
+    warnings.iter().filter(|it| it["code"] == code).count()
+}
+
+fn declared_dead(balancer: &PoolProgram) -> Vec<Value> {
+    balancer.events_of("declared_dead")
+}
+
+/// Powers the download's member off.
+fn lose_member(pool: &Pool, download: &Download) -> usize {
+    let dies = pool.server_of(download.client());
+    pool.members[dies].program.host.power_off().expect("off");
+    dies
+}
+
+#[test]
+fn second_balancer_declares_a_member_dead_after_the_death_of_the_first() {
+    for address in pool_addresses() {
+        let pool = Pool::with_two_balancers("objects-balancers", 2);
+        let mut download = Download::begin(&pool, address);
+        pool.balancer.host.power_off().expect("off");
+        let (second, _) = pool.second.as_ref().expect("a second balancer");
+        pool.route_to_balancers(std::slice::from_ref(&second.host));
+        second.await_table(1, 2);
+        download.read_up_to(download.bytes.len() + (1 << 20));
+        lose_member(&pool, &download);
+        download.finish();
+        assert_eq!(declared_dead(second).len(), 1);
+        assert_eq!(pool.revived().len(), 1);
+        pool.assert_none_refused();
+        pool.stop();
+    }
+}
+
+#[test]
+fn downloads_go_on_without_the_register() {
+    let mut pool = Pool::with_two_balancers("objects-register", 2);
+    let mut download = Download::begin(&pool, pool_addresses()[0]);
+    let (_, etcd) = pool.second.as_mut().expect("etcd");
+    etcd.kill();
+    for balancer in pool.balancers() {
+        wait_until("the loss is told", || {
+            warnings(balancer, "register_lost") > 0
+        });
+    }
+    download.read_up_to(download.bytes.len() + (1 << 20));
+    // Without the register, no member is declared dead: the download waits.
+    lose_member(&pool, &download);
+    let (_, etcd) = pool.second.as_mut().expect("etcd");
+    etcd.run();
+    download.finish();
+    for balancer in pool.balancers() {
+        balancer.wait_for("register_back", 1);
+        balancer.await_table(2, 1);
+    }
+    assert_eq!(pool.revived().len(), 1);
+    pool.assert_none_refused();
+    pool.stop();
+}
+
+#[test]
+fn killed_balancer_comes_back() {
+    let mut pool = Pool::with_two_balancers("objects-back", 2);
+    let download = Download::begin(&pool, pool_addresses()[0]);
+    pool.balancer.kill();
+    let (second, _) = pool.second.as_ref().expect("a second balancer");
+    second.await_table(1, 2);
+    pool.restart_balancer();
+    for balancer in pool.balancers() {
+        balancer.await_table(2, 2);
+    }
+    download.finish();
+    assert_eq!(pool.revived(), Vec::<Value>::new());
+    pool.assert_none_refused();
+    pool.stop();
+}
+
+#[test]
+fn stopped_balancer_costs_no_connection() {
+    let pool = Pool::with_two_balancers("objects-stop", 3);
+    let hosts: Vec<_> = pool.balancers().map(|it| it.host.clone()).collect();
+    // As a router with equal-cost paths.
+    pool.route_to_balancers(&hosts);
+    let downloads: Vec<Download> = (0..8)
+        .map(|_| Download::begin(&pool, pool_addresses()[0]))
+        .collect();
+    pool.route_to_balancers(&hosts[1..]);
+    let Pool {
+        balancer, second, ..
+    } = &pool;
+    let stopped = balancer.outlive(&["balance", "status", "--json"]);
+    let status: Value = serde_json::from_slice(&stopped.stdout).expect("JSON");
+    assert_eq!(status["balancers"], 2);
+    assert_eq!(status["grants"], true);
+    let (second, _) = second.as_ref().expect("a second balancer");
+    balancer.ask_to_stop();
+    second.await_table(1, 3);
+    for download in downloads {
+        download.finish();
+    }
+    assert_eq!(pool.revived(), Vec::<Value>::new());
+    pool.assert_none_refused();
+    pool.stop();
+}
+
+#[test]
+fn download_behind_nftables_survives_its_member() {
+    let mut pool = Pool::behind_nftables("objects-nft", 2);
+    let mut downloads: Vec<Download> = (0..6)
+        .map(|number| Download::begin(&pool, pool_addresses()[number % 2]))
+        .collect();
+    // Another modulus: most connections come to another member, and are forwarded.
+    pool.add_member(&[]);
+    assert_eq!(pool.revived(), Vec::<Value>::new());
+    let dies = pool.server_of(downloads[0].client());
+    let on_it = { downloads.iter() }
+        .filter(|download| pool.server_of(download.client()) == dies)
+        .count();
+    pool.members[dies].program.host.power_off().expect("off");
+    downloads.drain(..).for_each(Download::finish);
+    assert_eq!(pool.revived().len(), on_it);
+    pool.assert_none_refused();
+    assert_eq!(warnings(&pool.balancer, "on_change_failed"), 0);
+    pool.stop();
+}
