@@ -104,8 +104,9 @@ fn download_survives_host_after_host() {
         let dies = pool.server_of(download.client());
         pool.members[dies].program.host.power_off().expect("off");
         pool.await_members(1);
-        e2e::arrange::wait_until("the download is revived", || pool.revived().len() == round);
+        // A member asks for nothing while the client's window is shut.
         download.read_up_to(download.bytes.len() + (1 << 20));
+        e2e::arrange::wait_until("the download is revived", || pool.revived().len() == round);
         pool.members[dies].program.host.power_on().expect("on");
         pool.restart_member(dies, 2);
     }
