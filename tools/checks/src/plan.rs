@@ -19,11 +19,12 @@ pub(crate) enum Extent {
 }
 
 /// Tests of which each row costs seconds and differs from the other rows by one choice only.
-const MATRICES: &str = "binary_id(=e2e::kill_matrix) | \
-    ((binary_id(=e2e::takeover) | binary_id(=e2e::objects)) & test(/^matrix::/))";
+const MATRICES: &str =
+    "binary_id(=e2e::kill_matrix) | (binary_id(=e2e::takeover) & test(/^matrix::/))";
 
 /// Tests of many connections, of which smaller tests do the same.
-const LONG: &str = "binary_id(=e2e::objects) & test(/^load::thousand|^programs::transfers/)";
+const LONG: &str =
+    "binary_id(=e2e::objects) & test(/^load::thousand|^programs::transfers|^matrix::/)";
 
 /// Tests that run once more, with a logger on another machine.
 const LINKED: &str = "binary_id(=e2e::kill_matrix) | binary_id(=e2e::recovery) | binary_id(=e2e::network) | \
@@ -98,7 +99,7 @@ fn tests(
     };
     let filter = match extent {
         Extent::Whole => Ok("all()".to_owned()),
-        Extent::Share => drawn(tools, share, MATRICES, 2)
+        Extent::Share => drawn(tools, share, MATRICES, 4)
             .map(|rows| format!("not ({MATRICES} | {LONG}) | {}", rows.join(" | "))),
     };
     run("tests", filter, &environment);

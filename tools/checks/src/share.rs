@@ -5,7 +5,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 /// The number of parts of the simulator's schedules.
-pub(crate) const PARTS: u32 = 8;
+pub(crate) const PARTS: u32 = 12;
 
 /// Draws from a seed. Two runs with the same seed, and the same tests, draw the same.
 pub(crate) struct Share(SmallRng);
