@@ -93,8 +93,8 @@ pub(crate) struct Timing {
 pub(crate) struct StoreOptions {
     /// Key-value store with the state of long downloads: valkey://, redis:// or memcached:// [default: none]
     ///
-    /// Write valkey://[[USER]:PASSWORD@]HOST[:PORT][/DB]. Repeat this option for a second store. All members must reach
-    /// the store. Records are encrypted with the secret of the pool.
+    /// Write valkey://USER:PASSWORD@HOST:PORT/DB; all but HOST may be absent. Repeat this option for a second store.
+    /// All members must reach the store. Records are encrypted with the secret of the pool.
     #[arg(id = "store", long = "store", value_name = "URL", value_parser = units::store_url)]
     urls: Vec<String>,
     /// Which of two stores must have a record before the pool relies on the record

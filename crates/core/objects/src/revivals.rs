@@ -75,6 +75,12 @@ pub trait Programs {
     /// The call fails.
     fn to_server(&mut self, interface: u32, packet: &[u8]) -> Result<(), Self::Error>;
 
+    /// A segment of a client takes its way through the programs once more.
+    ///
+    /// # Errors
+    /// The call fails.
+    fn pass_on(&mut self, copy: &SegmentCopy) -> Result<(), Self::Error>;
+
     /// Sends an IP packet to a client.
     ///
     /// # Errors
@@ -186,10 +192,12 @@ impl Revivals {
             }
             (Entry::Occupied(mut known), _) => known.get_mut().revival.on_client(&segment, now),
             (Entry::Vacant(_), CopyKind::Parked) => return Ok(None),
-            // The copy is older than the end of the revival.
+            // The copy is older than the end of the revival. The server's TCP needs the segment: the client may have
+            // told of an open window, and tells once.
             (Entry::Vacant(_), CopyKind::Client)
                 if is_served(programs.flow(copy.key)?.as_ref(), rules) =>
             {
+                programs.pass_on(copy)?;
                 return Ok(None);
             }
             // Without payload a segment has no request, and the answer needs one; the store may have the request.

@@ -10,6 +10,8 @@ use alloc::vec::Vec;
 use wire::checksum::{fold, pseudo_header, sum};
 use wire::{ChecksumMode, Flags, FlowKey, SegmentSpec, SeqNumber};
 
+use crate::flow::{Flow, Phase};
+
 const V4_HEADER: usize = 20;
 const V6_HEADER: usize = 40;
 const TCP_HEADER: usize = 20;
@@ -20,6 +22,14 @@ const PROTOCOL_ICMPV6: u8 = 58;
 const V4_UNREACHABLE: [u8; 2] = [3, 1];
 /// Destination unreachable: no route to destination (RFC 4443, 3.1).
 const V6_UNREACHABLE: [u8; 2] = [1, 0];
+
+/// Whether the message is of use for a client that repeats the request of this connection. With a response under way
+/// of which nothing is unacknowledged, the server's TCP may wait for a window of the client: it probes the window when
+/// no segment of the client has come for a while, and each repetition restarts that timer (Linux: `tcp_ack_probe`).
+#[must_use]
+pub fn is_useful(flow: &Flow) -> bool {
+    flow.turn.phase != Phase::Body || flow.client.ack.before(flow.server.nxt)
+}
 
 /// An IP packet for the client, about its segment with this number. `None` if the addresses are of two families.
 #[must_use]

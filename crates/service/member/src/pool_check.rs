@@ -1,6 +1,6 @@
 //! `outlive check --pool`: whether the members of a pool could go on with each other's downloads.
 //!
-//! The balancer lists the members; each member answers for its host and its own server ([`crate::probe`]). The
+//! The balancer lists the members; each member answers for its host and its own server (`probe`). The
 //! judgement is that of a revival: versions are compared as in the crate `http1`.
 
 use std::{

@@ -83,6 +83,11 @@ impl Programs for Kernel<'_> {
         Ok(())
     }
 
+    fn pass_on(&mut self, copy: &SegmentCopy) -> Result<(), MemberError> {
+        pass_on(self.plane, self.injector, copy);
+        Ok(())
+    }
+
     fn to_client(&mut self, interface: u32, packet: &[u8]) -> Result<(), MemberError> {
         to_client(self.plane, self.injector, interface, packet);
         Ok(())
@@ -111,6 +116,14 @@ fn to_server(
     }
 }
 
+fn pass_on(plane: &MemberPlane, injector: &Injector, copy: &SegmentCopy) {
+    // A longer segment than the copy comes again.
+    if copy.packet.len() == copy.packet_len {
+        let packet = with_partial_checksum(copy);
+        to_server(plane, injector, copy.interface, &packet, Space::Client);
+    }
+}
+
 /// The revivals of a member.
 pub(crate) struct Revivals {
     injector: Injector,
@@ -133,17 +146,7 @@ impl Revivals {
 
     /// The client's segment takes its way again: now the programs know where to.
     pub(crate) fn send_on(&self, plane: &MemberPlane, copy: &SegmentCopy) {
-        // A longer segment than the copy comes again.
-        if copy.packet.len() == copy.packet_len {
-            let packet = with_partial_checksum(copy);
-            to_server(
-                plane,
-                &self.injector,
-                copy.interface,
-                &packet,
-                Space::Client,
-            );
-        }
+        pass_on(plane, &self.injector, copy);
     }
 
     pub(crate) fn leave(&mut self, plane: &MemberPlane) -> Result<(), MemberError> {
@@ -215,6 +218,10 @@ impl Revivals {
     /// The client has repeated a request that nobody acknowledges: the pauses between repetitions shall not grow. If
     /// the message does not arrive, the next repetition brings another one.
     pub(crate) fn keep_close(&self, plane: &MemberPlane, key: FlowKey, seq: SeqNumber) {
+        let is_useful = |flow: Flow| unreachable::is_useful(&flow);
+        if !plane.flow(key).ok().flatten().is_some_and(is_useful) {
+            return;
+        }
         let Some(message) = unreachable::about(key, seq) else {
             return;
         };

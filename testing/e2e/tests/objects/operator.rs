@@ -39,8 +39,10 @@ fn revived_download(pool: &Pool) -> (Download, usize) {
     let mut download = Download::begin(pool, pool_addresses()[0]);
     let dies = pool.server_of(download.client());
     pool.members[dies].program.host.power_off().expect("off");
-    wait_until("the download is revived", || pool.revived().len() == 1);
+    pool.await_members(1);
+    // A client whose window is shut is revived when the window opens.
     download.read_up_to(download.bytes.len() + (1 << 20));
+    wait_until("the download is revived", || pool.revived().len() == 1);
     (download, 1 - dies)
 }
 

@@ -89,8 +89,8 @@ impl Transfer {
         let mut command = pool.scene.client.command(words[0]);
         let path = file.to_string_lossy().into_owned();
         match words[0] {
-            "curl" => command.args(["-q", "-sS", "-N", "--limit-rate", "6M", "-o", &path]),
-            _ => command.args(["-q", "--tries=1", "--limit-rate=6m", "-O", &path]),
+            "curl" => command.args(["-q", "-sS", "-N", "--limit-rate", "2M", "-o", &path]),
+            _ => command.args(["-q", "--tries=1", "--limit-rate=2m", "-O", &path]),
         };
         let words = words[1..]
             .iter()
@@ -185,7 +185,7 @@ fn connection_that_stays_survives_in_each_response() {
     let programs: Vec<Child> = (0..4)
         .map(|number| {
             let mut command = pool.scene.client.command("curl");
-            command.args(["-q", "-sS", "-N", "--limit-rate", "6M", "--fail-early"]);
+            command.args(["-q", "-sS", "-N", "--limit-rate", "2M", "--fail-early"]);
             command.args(["-o", &out(format!("big-{number}")), &url("big.bin")]);
             command.args([
                 "--next",

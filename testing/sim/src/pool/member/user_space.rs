@@ -71,6 +71,7 @@ struct Reached<'a> {
     scenario: &'a PoolScenario,
     to_server: Vec<Vec<u8>>,
     to_client: Vec<Vec<u8>>,
+    passed_on: Vec<Vec<u8>>,
 }
 
 impl Programs for Reached<'_> {
@@ -117,6 +118,11 @@ impl Programs for Reached<'_> {
 
     fn to_server(&mut self, _interface: u32, packet: &[u8]) -> Result<(), Infallible> {
         self.to_server.push(packet.to_vec());
+        Ok(())
+    }
+
+    fn pass_on(&mut self, copy: &SegmentCopy) -> Result<(), Infallible> {
+        self.passed_on.push(copy.packet.clone());
         Ok(())
     }
 
@@ -253,7 +259,8 @@ impl Member {
                 }
                 Event::Death | Event::Listening | Event::Unprotected { .. } => {}
                 Event::Repeated { key, seq } => {
-                    if let Some(message) = unreachable::about(key, seq) {
+                    let is_useful = self.plane.flow(&key).is_some_and(unreachable::is_useful);
+                    if let Some(message) = unreachable::about(key, seq).filter(|_| is_useful) {
                         self.send_to_client(message, around, sent);
                     }
                 }
@@ -472,11 +479,13 @@ impl Member {
             scenario: around.scenario,
             to_server: Vec::new(),
             to_client: Vec::new(),
+            passed_on: Vec::new(),
         };
         let ended = work(&mut self.user_space.revivals, &mut reached);
         let Reached {
             to_server,
             to_client,
+            passed_on,
             ..
         } = reached;
         sent.ended.extend(ended);
@@ -485,6 +494,9 @@ impl Member {
         }
         for packet in to_server {
             self.reach_server(&packet, around, sent)?;
+        }
+        for packet in passed_on {
+            self.send_on(packet, around, sent)?;
         }
         Ok(())
     }
