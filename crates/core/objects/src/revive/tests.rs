@@ -37,7 +37,7 @@ fn download_is_continued_at_the_clients_byte() {
         Flags::NONE,
     );
     let flow = spliced(&actions);
-    assert!(unreachable::is_useful(&flow));
+    assert!(unreachable::is_useful(flow));
     let head_len = u32::try_from(head.len()).unwrap();
     // Behind the byte that the client has.
     let first_body_byte = SERVER_ISN + 1 + head_len + 1;
@@ -151,7 +151,7 @@ fn server_of_a_client_with_a_closed_window_sends_the_bytes_before_the_clients() 
         let actions = answer(&mut revival, head.as_bytes(), Flags::NONE);
         let flow = spliced(&actions);
         assert!(
-            !unreachable::is_useful(&flow),
+            !unreachable::is_useful(flow),
             "the server probes the window"
         );
         seen(&to_server(&actions), |ack| {
