@@ -82,7 +82,7 @@ impl Recovery {
             // next timeout. A single question is enough, even for a client that goes on sending.
             ConnectionStep::Replaying(replay) if replay.complete() => {
                 let sent = flow.map_or(replay.end(), |flow| flow.client.nxt);
-                if replay.ask_for_more(sent) {
+                if !ended && replay.ask_for_more(sent) {
                     let from = replay.end();
                     self.actions
                         .push_back(Action::MoreRecord { flow: id, from });

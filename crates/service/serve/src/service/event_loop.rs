@@ -68,7 +68,7 @@ impl Service {
     }
 
     /// Reads the flows of connections in recovery.
-    fn progress(&mut self) -> Result<(), ServeError> {
+    pub(super) fn progress(&mut self) -> Result<(), ServeError> {
         let watched: Vec<(FlowId, FlowKey)> = self.recovery.watched(clock::now()).collect();
         if watched.len() > BULK_READ_FLOWS && watched.len() * BULK_READ_SHARE > self.flows_listed {
             // A single call for a thousand flows, instead of a call for each.
