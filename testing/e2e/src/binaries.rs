@@ -19,7 +19,7 @@ pub fn outlive() -> PathBuf {
 }
 
 /// The `outlive` of the next version of the formats (feature `next-version`): the program in `OUTLIVE_NEXT_BIN`, by
-/// default in `next` beside the directory of this build.
+/// default in `next-version` beside the directory of this build.
 ///
 /// # Panics
 /// When there is no such file.
@@ -30,13 +30,13 @@ pub fn next_outlive() -> PathBuf {
         let target = own.parent().and_then(|profile| profile.parent());
         target
             .expect("a profile has a directory")
-            .join("next/debug/outlive")
+            .join("next-version/outlive")
     };
     let path = std::env::var_os("OUTLIVE_NEXT_BIN").map_or_else(built, PathBuf::from);
     assert!(
         path.is_file(),
-        "there is no {}: `make test` builds it (cargo build --profile test --package outlive --features next-version \
-         --target-dir target/next), or set OUTLIVE_NEXT_BIN",
+        "there is no {}: `make test` builds it, or set OUTLIVE_NEXT_BIN to a program that was built with \
+         --features next-version",
         path.display()
     );
     path

@@ -1,6 +1,8 @@
 //! Which steps a run has.
 
-use anyhow::Result;
+use std::fs;
+
+use anyhow::{Context, Result};
 use rand::Rng;
 
 use crate::load::{Load, WithoutSessions};
@@ -21,6 +23,9 @@ pub(crate) enum Extent {
 /// Tests of which each row costs seconds and differs from the other rows by one choice only.
 const MATRICES: &str =
     "binary_id(=e2e::kill_matrix) | (binary_id(=e2e::takeover) & test(/^matrix::/))";
+
+/// Tests of servers with state, and of hosts that take over: half of the time of all tests.
+const MANY: &str = "binary_id(=e2e::north) | (binary_id(=e2e::takeover) & not test(/^matrix::/))";
 
 /// Tests of many connections, of which smaller tests do the same.
 const LONG: &str =
@@ -99,8 +104,11 @@ fn tests(
     };
     let filter = match extent {
         Extent::Whole => Ok("all()".to_owned()),
-        Extent::Share => drawn(tools, share, MATRICES, 4)
-            .map(|rows| format!("not ({MATRICES} | {LONG}) | {}", rows.join(" | "))),
+        Extent::Share => drawn(tools, share, MATRICES, 4).and_then(|mut rows| {
+            rows.extend(drawn(tools, share, MANY, 2)?);
+            let left_out = format!("{MATRICES} | {MANY} | {LONG}");
+            Ok(format!("not ({left_out}) | {}", rows.join(" | ")))
+        }),
     };
     run("tests", filter, &environment);
     let filter = match extent {
@@ -179,21 +187,30 @@ fn beside_load(tools: &Tools, jobs: usize, seed: u64) -> Result<Counts> {
     Ok(others.and(making))
 }
 
+/// Builds the program of the next version first: the build of the workspace puts the program under test in its place.
 fn build(tools: &Tools) -> Result<Counts> {
     let nextest = succeeds(&mut tools.script("nextest.sh"))?;
+    let next = nextest && next_version(tools)?;
     let mut tests = tools.cargo(&["nextest", "run", "--locked", "--workspace", "--no-run"]);
-    Ok(Counts::one(
-        nextest && succeeds(&mut tests)? && succeeds(&mut next_version(tools))?,
-    ))
+    Ok(Counts::one(next && succeeds(&mut tests)?))
 }
 
-/// The program with the maps of the next layout, which takes services over from the program under test. A directory of
-/// its own, because crates with other features would take the place of the tested crates.
-fn next_version(tools: &Tools) -> std::process::Command {
-    let mut build = tools.cargo(&["build", "--locked", "--profile", "test"]);
-    build.args(["--package", "outlive", "--features", "next-version"]);
-    build.arg("--target-dir").arg(tools.target.join("next"));
-    build
+/// The program with the maps of the next layout, which takes services over from the program under test. With the
+/// workspace's dependencies as the tests have them, which `--workspace` and the small test ask for: no dependency is
+/// built twice.
+fn next_version(tools: &Tools) -> Result<bool> {
+    let mut build = tools.cargo(&["build", "--locked", "--profile", "test", "--workspace"]);
+    build.args(["--bin", "outlive", "--test", "paws"]);
+    build.args(["--features", "outlive/next-version"]);
+    if !succeeds(&mut build)? {
+        return Ok(false);
+    }
+    let program = tools.next_version();
+    if let Some(directory) = program.parent() {
+        fs::create_dir_all(directory).context("no directory for the next version")?;
+    }
+    fs::copy(tools.outlive(), program).context("the next version is not copied")?;
+    Ok(true)
 }
 
 /// The tests of the crates whose formats the next version raises, as crates of that version.
@@ -201,7 +218,6 @@ fn next_version_tests(tools: &Tools) -> std::process::Command {
     let mut tests = tools.cargo(&["nextest", "run", "--locked", "--no-fail-fast"]);
     tests.args(["--package", "protocol", "--package", "wal"]);
     tests.args(["--package", "logger", "--features", "logger/next-version"]);
-    tests.arg("--target-dir").arg(tools.target.join("next"));
     tests
 }
 

@@ -35,9 +35,19 @@ impl Tools {
     pub(crate) fn cargo(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.cargo);
         command.args(arguments);
-        command.env("OUTLIVE_BIN", self.target.join("debug/outlive"));
-        command.env("OUTLIVE_NEXT_BIN", self.target.join("next/debug/outlive"));
+        command.env("OUTLIVE_BIN", self.outlive());
+        command.env("OUTLIVE_NEXT_BIN", self.next_version());
         command
+    }
+
+    /// The program under test.
+    pub(crate) fn outlive(&self) -> PathBuf {
+        self.target.join("debug/outlive")
+    }
+
+    /// The same program with the next version of the formats.
+    pub(crate) fn next_version(&self) -> PathBuf {
+        self.target.join("next-version/outlive")
     }
 
     /// [`Tools::cargo`] without one capability.
