@@ -51,14 +51,19 @@ pub(crate) fn socket(run_dir: &Path, name: &str) -> PathBuf {
     directory(run_dir, name).join("control.sock")
 }
 
-/// The place of a member on this host, locked.
+/// The place of a member on this host, locked. When this goes, mounts and directory stay only if something of a member
+/// is left there.
 pub(crate) struct MemberDirectory {
     directory: PathBuf,
-    cgroup2: mounts::Mount,
-    bpffs: mounts::Mount,
+    mounts: Option<Mounts>,
     cgroup_name: String,
     pins: PinDirectory,
     _lock: File,
+}
+
+struct Mounts {
+    cgroup2: mounts::Mount,
+    bpffs: mounts::Mount,
 }
 
 impl MemberDirectory {
@@ -74,13 +79,14 @@ impl MemberDirectory {
             Err(Errno::WOULDBLOCK) => return Err(MemberError::Runs(name.to_owned())),
             Err(error) => return Err(error.into()).doing("take the member's lock"),
         }
-        let cgroup2 = mounts::cgroup2(&directory)?;
-        let bpffs = mounts::bpffs(&directory)?;
-        let pins = member_pins(bpffs.path(), &host_name(run_dir, name));
+        let mounts = Mounts {
+            cgroup2: mounts::cgroup2(&directory)?,
+            bpffs: mounts::bpffs(&directory)?,
+        };
+        let pins = member_pins(mounts.bpffs.path(), &host_name(run_dir, name));
         Ok(Self {
             directory,
-            cgroup2,
-            bpffs,
+            mounts: Some(mounts),
             cgroup_name: host_name(run_dir, &format!("objects-{name}")),
             pins,
             _lock: lock,
@@ -89,7 +95,7 @@ impl MemberDirectory {
 
     /// A cgroup for the server.
     pub(crate) fn create_cgroup(&self) -> Result<Cgroup, MemberError> {
-        Ok(Cgroup::create(&self.cgroup2, &self.cgroup_name)?)
+        Ok(Cgroup::create(self.cgroup2()?, &self.cgroup_name)?)
     }
 
     pub(crate) fn pins(&self) -> PinDirectory {
@@ -107,7 +113,7 @@ impl MemberDirectory {
     /// Removes everything that an earlier member of this name has left. Processes of its server are killed only if
     /// `kill` is true.
     pub(crate) fn clear(&self, kill: bool) -> Result<(usize, bool), MemberError> {
-        let killed = match Cgroup::open(&self.cgroup2, &self.cgroup_name) {
+        let killed = match Cgroup::open(self.cgroup2()?, &self.cgroup_name) {
             Ok(cgroup) => cgroup.remove_with_processes(kill)?,
             Err(CgroupError::Io { source, .. }) if source.kind() == ErrorKind::NotFound => 0,
             Err(error) => return Err(error.into()),
@@ -151,16 +157,32 @@ impl MemberDirectory {
         Ok(count)
     }
 
-    /// Removes the directory.
-    pub(crate) fn remove(self) {
-        let Self {
-            directory,
-            cgroup2,
-            bpffs,
-            ..
-        } = self;
+    fn cgroup2(&self) -> Result<&mounts::Mount, MemberError> {
+        let mounts = self.mounts.as_ref().map(|mounts| &mounts.cgroup2);
+        let missing = || std::io::Error::from(ErrorKind::NotFound);
+        mounts.ok_or_else(missing).doing("find the cgroups")
+    }
+
+    fn has_remains(&self) -> bool {
+        let open = |mounts: &Mounts| Cgroup::open(&mounts.cgroup2, &self.cgroup_name).is_ok();
+        self.pins.exists() || self.mounts.as_ref().is_some_and(open)
+    }
+}
+
+impl Drop for MemberDirectory {
+    fn drop(&mut self) {
+        let has_remains = self.has_remains();
+        let Some(Mounts { cgroup2, bpffs }) = self.mounts.take() else {
+            return;
+        };
+        if has_remains {
+            // Without the pins a server that is left would speak, and the next start or `outlive clean` needs them.
+            cgroup2.leave();
+            bpffs.leave();
+            return;
+        }
         drop((cgroup2, bpffs));
-        let _ = fs::remove_dir_all(directory);
+        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -186,7 +208,6 @@ pub fn clean(run_dir: &Path, name: &str, kill: bool) -> Result<Cleaned, MemberEr
     let directory = MemberDirectory::lock(run_dir, name)?;
     let (killed, programs) = directory.clear(kill)?;
     let addresses = directory.take_addresses_down()?;
-    directory.remove();
     Ok(Cleaned {
         member: name.to_owned(),
         killed,

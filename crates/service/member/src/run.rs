@@ -99,7 +99,6 @@ pub fn run(
     let stopped = member.stop();
     if stopped.is_ok() {
         operator.emit(&Event::Left, &mut tell);
-        directory.remove();
     }
     served.and(stopped)
 }
