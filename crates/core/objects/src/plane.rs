@@ -48,6 +48,9 @@ pub const MARK_TO_CLIENT: u32 = 2;
 /// For the client, unchanged; the link address of the neighbour is still unknown.
 pub const MARK_TO_NEIGHBOUR: u32 = 5;
 
+/// For the client, to be translated like the server's own; the link address of the neighbour is still unknown.
+pub const MARK_FROM_SERVER: u32 = 6;
+
 /// Marks of the member's own packets.
 const MARK_COUNT: u32 = 6;
 /// RFC 7323, 2.3.

@@ -64,7 +64,7 @@ pub(crate) struct MemberConfig {
     pub(crate) is_immutable: bool,
     /// Longest time for which a request stays unacknowledged.
     pub(crate) withhold: Duration,
-    /// First of the six marks of the member's packets.
+    /// First of the seven marks of the member's packets.
     pub(crate) mark: u32,
 }
 

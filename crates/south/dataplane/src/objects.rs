@@ -59,7 +59,7 @@ pub struct MemberSettings {
     pub netns_cookie: u64,
     /// Which ends of processes are crashes.
     pub crash_on: CrashOn,
-    /// First of the six marks of the member's packets.
+    /// First of the seven marks of the member's packets.
     pub mark: u32,
     /// The present key of the pool, and perhaps the key before.
     pub keys: Vec<PoolKey>,

@@ -4,7 +4,7 @@
 use std::io::{self, ErrorKind, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
-use e2e::arrange::wait_until;
+use e2e::arrange::{run, wait_until};
 use e2e::assert_same_bytes;
 use e2e::clients::read_some;
 use e2e::pool::{Pool, pool_addresses};
@@ -80,6 +80,19 @@ impl Client {
                     Err(ErrorKind::UnexpectedEof.into())
                 };
             }
+            self.got.extend_from_slice(&buffer[..len]);
+        }
+        Ok(())
+    }
+
+    /// Reads a response, whose content is missing after HEAD.
+    fn read_until_idle(&mut self, is_head: bool) -> io::Result<()> {
+        if !is_head {
+            return self.read_up_to(usize::MAX);
+        }
+        let mut buffer = vec![0; BUFFER_BYTES];
+        while split(&self.got).is_none() {
+            let len = read_some(&self.stream, &mut buffer)?;
             self.got.extend_from_slice(&buffer[..len]);
         }
         Ok(())
@@ -393,6 +406,93 @@ fn request_for_a_part_is_continued() {
         ),
     ];
     survive("parts", pool, cases);
+}
+
+/// The number of acknowledgements that a member has made for its clients.
+fn acks_made(pool: &Pool, member: usize) -> u64 {
+    let program = &pool.members[member].program;
+    let output = program.outlive(&["status", "--json"]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    let line = text
+        .lines()
+        .find(|line| line.contains("acks_made"))
+        .expect("the member's status");
+    let status: serde_json::Value = serde_json::from_str(line).expect("JSON");
+    status["counters"]["acks_made"].as_u64().expect("a number")
+}
+
+/// A cache asks whether its copy is still right, and the host dies before the next question. The member has told each
+/// client that the connection is idle: the client need not repeat its request for that.
+#[test]
+fn connection_idle_after_a_response_without_content_is_served_by_another_member() {
+    let pool = Pool::of("objects-empty", 2);
+    pool.scene.write("www/empty", b"");
+    let requests = [
+        "HEAD /big.bin HTTP/1.1\r\nHost: pool\r\n\r\n".to_owned(),
+        get(
+            "/big.bin",
+            "If-Modified-Since: Fri, 01 Jan 2100 00:00:00 GMT\r\n",
+        ),
+        get("/missing", ""),
+        get("/empty", ""),
+        get("/small/3", ""),
+    ];
+    let mut reference = Client::ask(
+        pool.scene.connect_to(pool_addresses()[0]),
+        get("/small/5", "").as_bytes(),
+    );
+    let expected = reference.finish().expect("a response");
+    let before = acks_made(&pool, FIRST_MEMBER);
+    let mut clients = Vec::new();
+    for request in &requests {
+        let mut client = loop {
+            let stream = pool.scene.connect_to(pool_addresses()[0]);
+            if owner(&pool, stream.local_addr().expect("an address")) == FIRST_MEMBER {
+                break Client::ask(stream, request.as_bytes());
+            }
+        };
+        client
+            .read_until_idle(request.starts_with("HEAD"))
+            .expect("a response");
+        clients.push(client);
+    }
+    let asked = u64::try_from(clients.len()).expect("a number");
+    wait_until("the clients are told", || {
+        acks_made(&pool, FIRST_MEMBER) >= before + asked
+    });
+    for client in &clients {
+        let socket = run(
+            &pool.scene.client,
+            &format!("ss -Htino sport = :{}", client.address().port()),
+        );
+        assert!(
+            !socket.contains("retrans:"),
+            "the client repeats its request: {socket}"
+        );
+        assert!(
+            !socket.contains("unacked:"),
+            "the client keeps its request: {socket}"
+        );
+    }
+    pool.members[FIRST_MEMBER]
+        .program
+        .host
+        .power_off()
+        .expect("off");
+    pool.await_members(1);
+    for (mut client, request) in clients.into_iter().zip(&requests) {
+        client.got.clear();
+        (&client.stream)
+            .write_all(get("/small/5", "").as_bytes())
+            .expect("a request");
+        let response = client.finish();
+        assert!(
+            response.as_ref().is_ok_and(|got| *got == expected),
+            "{request}: {response:?}"
+        );
+    }
+    pool.assert_none_refused();
+    pool.stop();
 }
 
 /// A slow client sends its request byte by byte. The host dies between two of them, or behind the last.

@@ -30,8 +30,8 @@ use super::packet::{
 use super::request::{advance_nxt, on_server_payload, sent_end};
 use super::turned::self_ack;
 use super::{
-    CopyKind, Counter, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, MARK_TO_NEIGHBOUR,
-    Plane, Shared, Verdict, advance,
+    CopyKind, Counter, MARK_CLIENT_SPACE, MARK_FROM_SERVER, MARK_SERVER_SPACE, MARK_TO_CLIENT,
+    MARK_TO_NEIGHBOUR, Plane, Shared, Verdict, advance,
 };
 use crate::flow::{Flow, Mode, POOL_WINDOW_SCALE, Phase, Server};
 use crate::timestamp::Timestamp;
@@ -40,7 +40,8 @@ use crate::timestamp::index::{Assigned, Departure};
 /// Verdict on a packet that leaves, from the server or from user space.
 pub(super) fn egress(plane: &mut Plane, packet: &mut Packet, now: Duration) -> Verdict {
     let base = plane.shared.settings.mark;
-    match packet.mark.wrapping_sub(base) {
+    let mark = packet.mark.wrapping_sub(base);
+    match mark {
         MARK_CLIENT_SPACE | MARK_SERVER_SPACE => return Verdict::RedirectIngress,
         MARK_TO_CLIENT | MARK_TO_NEIGHBOUR if plane.shared.is_fenced(now) => {
             plane.shared.count(Counter::Fenced);
@@ -81,7 +82,12 @@ pub(super) fn egress(plane: &mut Plane, packet: &mut Packet, now: Duration) -> V
         plane.flows.remove(&key);
     }
     if let Some(flow) = plane.flows.get_mut(&key) {
-        return egress_flow(&mut plane.shared, packet, key, flow, &segment);
+        let verdict = egress_flow(&mut plane.shared, packet, key, flow, &segment);
+        if mark != MARK_FROM_SERVER || verdict != Verdict::Next {
+            return verdict;
+        }
+        packet.mark = base.wrapping_add(MARK_TO_CLIENT);
+        return Verdict::RedirectNeighbour;
     }
     egress_stray(plane, packet, key, &segment)
 }

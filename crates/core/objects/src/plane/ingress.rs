@@ -164,9 +164,14 @@ fn ingress_flow(
     if segment.payload_len > 0 || segment.seq == flow.client.nxt {
         advance(&mut flow.client.nxt, segment.seq + segment.sequence_len());
     }
-    // An idle client shall be told that nothing is under way: then no member needs the store for the client.
-    let is_news = is_stored || flow.server.told.before(flow.server.received);
-    if has_ended && was_guarded && is_news {
+    // An idle client shall be told that nothing is under way: then no member needs the store for the client, and the
+    // next request is not taken for the request whose response the client's echo tells of.
+    let is_news = if was_guarded {
+        is_stored || flow.server.told.before(flow.server.received)
+    } else {
+        flow.unprotected.is_none()
+    };
+    if has_ended && is_news {
         make_ack(plane, packet, &key, segment, now);
     }
     let Some(flow) = plane.flows.get(&key) else {

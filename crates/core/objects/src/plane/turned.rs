@@ -13,7 +13,7 @@ use super::packet::{
     V4_HEADER_LEN, V6_HEADER_LEN, WINDOW_OFFSET, overwrite, read32, write32,
 };
 use super::request::sent_end;
-use super::{Counter, MARK_SERVER_SPACE, Plane, Shared, Verdict};
+use super::{Counter, MARK_FROM_SERVER, MARK_SERVER_SPACE, Plane, Shared, Verdict};
 use crate::flow::Flow;
 
 const TIME_TO_LIVE: u8 = 64;
@@ -88,7 +88,9 @@ pub(super) fn make_ack(
     let mut made = packet.clone();
     exchange_ends(&mut made.bytes, segment.network.source.is_ipv6());
     segment.commit(&mut made, header);
-    if egress(plane, &mut made, now) == Verdict::Next {
+    if egress(plane, &mut made, now) == Verdict::RedirectNeighbour {
+        made.mark = 0;
+    made.mark = plane.shared.settings.mark.wrapping_add(MARK_FROM_SERVER);
         plane.shared.sent.push_back(made);
     }
     plane.shared.count(Counter::AcksMade);

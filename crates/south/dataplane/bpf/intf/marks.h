@@ -14,4 +14,5 @@
 #define MARK_SEGMENT 3      /* a copy of a segment for the logger, still to be wrapped */
 #define MARK_TO_LOGGER 4    /* for the logger, as it is */
 #define MARK_TO_NEIGHBOUR 5 /* for the client, as it is; the link address of its neighbour is still to be found */
-#define MARKS 6
+#define MARK_FROM_SERVER 6  /* for the client, to be translated like the server's own; the same */
+#define MARKS 7

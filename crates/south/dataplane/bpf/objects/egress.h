@@ -248,8 +248,13 @@ int egress(struct __sk_buff *skb)
 		bpf_map_delete_elem(&object_flows, &key);
 		f = NULL;
 	}
-	if (f)
-		return egress_flow(skb, m, s, &key, f, &p);
+	if (f) {
+		int verdict = egress_flow(skb, m, s, &key, f, &p);
+		if (ours != MARK_FROM_SERVER || verdict != TCX_NEXT)
+			return verdict;
+		skb->mark = m->mark + MARK_TO_CLIENT; /* it leaves this device again */
+		return bpf_redirect_neigh(skb->ifindex, NULL, 0, 0);
+	}
 	if (is_noted)
 		return egress_synack(skb, m, s, &key, e, &p);
 	if (e) {

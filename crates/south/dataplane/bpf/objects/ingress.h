@@ -242,9 +242,10 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct member *m,
 	/* A pure ACK or a FIN behind a lost request tells nothing of the request. */
 	if (p->payload_len || p->seq == f->client_nxt)
 		advance(&f->client_nxt, p->seq + sequence_len(p));
-	/* An idle client shall be told that nothing is under way: then no member needs the store for it. */
-	bool is_news = was_stored || before(f->told, f->received);
-	if (has_ended && was_guarded && is_news && make_ack(skb, s, f, p)) {
+	/* An idle client shall be told that nothing is under way: then no member needs the store for it, and its next
+	 * request is not taken for the one whose response its echo tells of. */
+	bool is_news = was_guarded ? was_stored || before(f->told, f->received) : !f->unprotected;
+	if (has_ended && is_news && make_ack(skb, s, f, p)) {
 		count(OBJECTS_EDIT_FAILED);
 		return TCX_DROP;
 	}

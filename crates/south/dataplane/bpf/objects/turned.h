@@ -59,7 +59,8 @@ __noinline int turn_ends(struct __sk_buff *skb, const struct object_scratch *s, 
 __noinline int make_ack(struct __sk_buff *skb, struct object_scratch *s, const struct object_flow *f,
 			const struct packet *p)
 {
-	if (!s || !f || !p)
+	struct member *m = the_member();
+	if (!m || !s || !f || !p)
 		return 0;
 	bool v6 = p->version == 6;
 	__u8 *h = s->header.edit;
@@ -86,6 +87,8 @@ __noinline int make_ack(struct __sk_buff *skb, struct object_scratch *s, const s
 		h[i] = OPTION_NOP;
 	if (turn_ends(skb, s, p->version) || !commit_edit(skb, s, p))
 		return -EFAULT;
+	/* The client's packet came from the balancer, which forwards nothing to clients. */
+	skb->mark = m->mark + MARK_FROM_SERVER;
 	bpf_clone_redirect(skb, skb->ifindex, 0);
 	count(OBJECTS_ACKS_MADE);
 	/* Back, whatever the clone's way has done to the packet. */

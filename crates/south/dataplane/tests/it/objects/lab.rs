@@ -142,7 +142,8 @@ pub(super) fn alone_with(settings: &MemberSettings, test: impl FnOnce(Lab) + Sen
     });
 }
 
-/// Two interfaces and a cable. The kernel says nothing of its own on the cable.
+/// Two interfaces and a cable, to every client. The kernel says nothing of its own on the cable, and asks no neighbour
+/// for its link address.
 fn plug_in() {
     let cable = [
         "link",
@@ -155,7 +156,26 @@ fn plug_in() {
     ];
     let mut commands = vec![cable.to_vec()];
     for name in [INTERFACE_NAME, CABLE_END_NAME] {
-        commands.push(vec!["link", "set", name, "addrgenmode", "none", "up"]);
+        commands.push(vec![
+            "link",
+            "set",
+            name,
+            "addrgenmode",
+            "none",
+            "arp",
+            "off",
+            "up",
+        ]);
+    }
+    for family in ["-4", "-6"] {
+        commands.push(vec![
+            family,
+            "route",
+            "add",
+            "default",
+            "dev",
+            INTERFACE_NAME,
+        ]);
     }
     for words in commands {
         let status = Command::new("ip").args(&words).status();

@@ -177,8 +177,8 @@ fn server_that_speaks_first_is_unprotected() {
 }
 
 #[test]
-fn response_to_head_and_not_modified_have_no_body() {
-    let cases: [(&[u8], &str); 2] = [
+fn response_without_a_body_leaves_the_client_idle() {
+    let cases: [(&[u8], &str); 3] = [
         (
             b"HEAD / HTTP/1.1\r\n\r\n",
             "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n",
@@ -186,6 +186,10 @@ fn response_to_head_and_not_modified_have_no_body() {
         (
             REQUEST_BYTES,
             "HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n",
+        ),
+        (
+            REQUEST_BYTES,
+            "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
         ),
     ];
     for (request, response) in cases {
@@ -199,8 +203,14 @@ fn response_to_head_and_not_modified_have_no_body() {
                 (out.segment().ack(), lab.flow().turn.is_guarded),
                 (nxt, false)
             );
-            lab.client(lab.next_of_client(13));
+            let out = lab.client(lab.next_of_client(13));
             assert_eq!(lab.flow().turn.phase, Phase::Idle);
+            // The echo of the next request says that nothing was under way before.
+            let [ack] = &out.sent[..] else {
+                panic!("{:?}", out.sent);
+            };
+            assert_eq!(segment_of(ack).ack(), nxt);
+            assert!(matches!(state(&segment_of(ack)), State::Agreed { .. }));
             let out = lab.server(lab.next_of_server(902));
             assert!(matches!(state(&out.segment()), State::Agreed { .. }));
             assert_eq!(lab.flow().unprotected, None);
@@ -233,9 +243,20 @@ fn request_with_a_body_is_acknowledged() {
         lab.client(lab.next_of_client(13).payload(b"rest"));
         lab.server(lab.next_of_server(902).payload(&head(2)));
         lab.server(lab.next_of_server(903).payload(b"ok"));
-        lab.client(lab.next_of_client(14));
+        assert_eq!(lab.client(lab.next_of_client(14)).sent.len(), 1);
         assert_eq!(lab.flow().turn.number, 1);
         assert_eq!(lab.flow().unprotected, None);
+    });
+}
+
+#[test]
+fn client_of_an_unprotected_connection_gets_no_further_acknowledgement() {
+    alone(|lab| {
+        let mut lab = asked(lab);
+        let response = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        lab.server(lab.next_of_server(901).payload(response));
+        assert_eq!(lab.flow().unprotected, Some(Unprotected::Chunked));
+        assert!(lab.client(lab.next_of_client(13)).sent.is_empty());
     });
 }
 
