@@ -26,20 +26,25 @@ pub fn packet(key: FlowKey, pool_key: &PoolKey, record: &Record) -> Option<Vec<u
     // client is, the segment brings no byte that the client takes.
     let seq = answer.start + u32::from_le_bytes([a, b, c, d]) - 1;
     // PAWS may refuse the value, with an answer. A TCP that takes the value echoes a state that is right.
-    let options = record.options.rounded()?;
-    let value = Timestamp {
-        index: Index::new(0),
-        state: State::stored(pool_key, &key, record.slot, options, turn.number),
-    };
     let mut stamps = OptionsBuffer::new();
-    for option in [
-        TcpOption::NoOperation,
-        TcpOption::NoOperation,
-        TcpOption::Timestamps {
-            value: value.to_wire(),
-            echo: 0,
-        },
-    ] {
+    let rounded = record.options.rounded();
+    let state =
+        rounded.map(|options| State::stored(pool_key, &key, record.slot, options, turn.number));
+    let value = state.map(|state| Timestamp {
+        index: Index::new(0),
+        state,
+    });
+    let with_timestamps = |value: Timestamp| {
+        [
+            TcpOption::NoOperation,
+            TcpOption::NoOperation,
+            TcpOption::Timestamps {
+                value: value.to_wire(),
+                echo: 0,
+            },
+        ]
+    };
+    for option in value.map(with_timestamps).into_iter().flatten() {
         // Twelve of forty bytes.
         let _ = stamps.push(&option);
     }

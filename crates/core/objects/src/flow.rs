@@ -29,6 +29,11 @@ pub const fn released_with_response(turn_number: u32) -> u8 {
 /// the segment that fills the first hole: the echo may be of an earlier segment than the acknowledgement.
 pub const RELEASED_BEYOND: u8 = 3;
 
+/// The smallest segment size that Linux believes a peer (`TCP_MIN_SND_MSS`), bytes.
+const SEGMENT_SIZE_MIN: u16 = 48;
+/// Options of a segment with timestamps, bytes.
+const TIMESTAMPS_LEN: u16 = 12;
+
 /// Bytes that are acknowledged after several repetitions, on top.
 pub const RELEASE_STEP: u8 = 2;
 
@@ -79,7 +84,28 @@ impl Flow {
     }
 }
 
+impl Flow {
+    /// Whether the record of the turn alone tells another member what the client has, and the record is not stored: no
+    /// byte of the response leaves.
+    #[must_use]
+    pub fn awaits_store(&self) -> bool {
+        let is_guarded = self.turn.is_guarded && self.turn.phase == Phase::Body;
+        !self.client.has_timestamps && self.unprotected.is_none() && is_guarded && !self.is_stored()
+    }
+}
+
 impl Client {
+    /// Most bytes of payload that a segment to the client has.
+    #[must_use]
+    pub fn payload_len_max(&self) -> usize {
+        let options_len = if self.has_timestamps {
+            TIMESTAMPS_LEN
+        } else {
+            0
+        };
+        usize::from(self.segment_size.max(SEGMENT_SIZE_MIN) - options_len)
+    }
+
     /// Window of an acknowledgement that lies `missing` bytes before the client's: the right edge is the client's. The
     /// client has these bytes, and needs no room for them: a client without room must not keep the server from sending
     /// them, since no acknowledgement of the client is valid before the server has.
@@ -107,6 +133,10 @@ pub struct Client {
     pub window_scale: u8,
     /// Both sides use timestamps.
     pub has_timestamps: bool,
+    /// Both sides take selective acknowledgements.
+    pub has_sack: bool,
+    /// Largest segment that the client takes, bytes.
+    pub segment_size: u16,
     /// Scale and segment size, rounded down.
     pub options: ClientOptions,
 }

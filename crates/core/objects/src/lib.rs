@@ -24,6 +24,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod call;
+pub mod deferred;
 mod farewell;
 pub mod flaws;
 pub mod flow;

@@ -52,7 +52,7 @@ pub const MARK_TO_NEIGHBOUR: u32 = 5;
 pub const MARK_FROM_SERVER: u32 = 6;
 
 /// Marks of the member's own packets.
-const MARK_COUNT: u32 = 6;
+const MARK_COUNT: u32 = 7;
 /// RFC 7323, 2.3.
 const LARGEST_WINDOW: u32 = 1 << 30;
 /// Bytes that a copy of a segment has at most.
@@ -120,11 +120,12 @@ pub enum Counter {
     SelfAcks,
     Exhausted,
     Forwarded,
+    Deferred,
 }
 
 impl Counter {
     /// All counters, with the names that the programs' counters have.
-    pub const ALL: [(Self, &'static str); 13] = [
+    pub const ALL: [(Self, &'static str); 14] = [
         (Self::TranslatedIn, "translated_in"),
         (Self::TranslatedOut, "translated_out"),
         (Self::Withheld, "withheld"),
@@ -138,6 +139,7 @@ impl Counter {
         (Self::SelfAcks, "self_acks"),
         (Self::Exhausted, "exhausted"),
         (Self::Forwarded, "forwarded"),
+        (Self::Deferred, "deferred"),
     ];
 }
 
@@ -177,6 +179,8 @@ pub enum CopyKind {
     Request,
     /// Of the server: the head of the response to a guarded request.
     Response,
+    /// Of the server, for a client without timestamps: the record of the turn is not stored yet.
+    Deferred,
 }
 
 /// A copy of a segment for user space.
@@ -247,6 +251,15 @@ struct Life {
     incarnation: u32,
     /// Changes of the pool, counted.
     changes: u32,
+}
+
+/// Whether the response of this turn is under way, and protected.
+fn is_in(flow: &Flow, number: u32, request_start: SeqNumber) -> bool {
+    flow.turn.number == number
+        && flow.turn.request_start == request_start
+        && flow.turn.phase == Phase::Body
+        && flow.mode == Mode::Served
+        && flow.unprotected.is_none()
 }
 
 impl Plane {
@@ -329,18 +342,25 @@ impl Plane {
         request_start: SeqNumber,
         state: StateBits,
     ) -> bool {
-        let is_of = |flow: &&mut Flow| {
-            flow.turn.number == number
-                && flow.turn.request_start == request_start
-                && flow.turn.phase == Phase::Body
-                && flow.mode == Mode::Served
-                && flow.unprotected.is_none()
-        };
-        let Some(flow) = self.flows.get_mut(key).filter(is_of) else {
+        let flow = self.flows.get_mut(key);
+        let Some(flow) = flow.filter(|flow| is_in(flow, number, request_start)) else {
             return false;
         };
         flow.states.stored = state;
         flow.storage.stored = number.wrapping_add(1);
+        true
+    }
+
+    /// The turn gets no record, and goes on without protection. Returns whether the turn is under way.
+    pub fn give_up_record(&mut self, key: &FlowKey, number: u32, start: SeqNumber) -> bool {
+        let Some(flow) = self
+            .flows
+            .get_mut(key)
+            .filter(|it| is_in(it, number, start))
+        else {
+            return false;
+        };
+        flow.turn.is_guarded = false;
         true
     }
 

@@ -29,6 +29,7 @@ use wire::SeqNumber;
 
 pub use self::name::{HashName, MemberHash, StoreKey};
 pub use self::seal::{NONCE_LEN, RecordError, RecordKey, SEALED_LEN_MAX};
+use crate::flow::Flow;
 use crate::isn::Slot;
 use crate::timestamp::ClientOptions;
 
@@ -143,6 +144,35 @@ impl Record {
 }
 
 impl StoredOptions {
+    /// Of a connection under way.
+    #[must_use]
+    pub const fn of(flow: &Flow) -> Self {
+        let client = &flow.client;
+        if !client.has_timestamps {
+            return Self {
+                window_scale: match flow.server.window_scale {
+                    Some(_) => Some(client.window_scale),
+                    None => None,
+                },
+                segment_size: client.segment_size,
+                has_sack: client.has_sack,
+                has_timestamps: false,
+            };
+        }
+        Self::of_rounded(client.options)
+    }
+
+    /// As a timestamp tells the options.
+    #[must_use]
+    pub const fn of_rounded(options: ClientOptions) -> Self {
+        Self {
+            window_scale: Some(options.window_scale()),
+            segment_size: options.segment_size(),
+            has_sack: true,
+            has_timestamps: true,
+        }
+    }
+
     /// As a timestamp has the options. `None`: a client without timestamps, or with short segments.
     #[must_use]
     pub fn rounded(&self) -> Option<ClientOptions> {

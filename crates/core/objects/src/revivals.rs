@@ -14,7 +14,7 @@ use alloc::collections::{BTreeMap, VecDeque, btree_map::Entry};
 use alloc::{borrow::ToOwned, string::String, vec::Vec};
 use core::time::Duration;
 
-use wire::{FlowKey, IpPacket, Segment};
+use wire::{FlowKey, IpPacket, Segment, SeqNumber};
 
 use crate::farewell::{Farewell, Parting};
 use crate::flaws::Flaws;
@@ -105,6 +105,17 @@ pub struct Ended {
     pub record: Option<Record>,
     /// The response under way is that of the record.
     pub is_stored: bool,
+    /// The request that the server was asked, of a client without timestamps: the response waits for a record.
+    pub asked: Option<AskedRequest>,
+}
+
+/// A request that no response has begun to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AskedRequest {
+    /// Number of the first byte.
+    pub start: SeqNumber,
+    /// The request as the client sent it.
+    pub bytes: Vec<u8>,
 }
 
 #[derive(Debug)]
@@ -403,6 +414,7 @@ impl Revivals {
             after: now.saturating_sub(over.began),
             refused,
             is_stored: over.revival.stored().is_some(),
+            asked: over.revival.asked(),
             record: over.record,
         }))
     }
@@ -464,6 +476,7 @@ impl Ended {
             refused: Some(reason),
             record: None,
             is_stored: false,
+            asked: None,
         }
     }
 }

@@ -38,8 +38,8 @@ use crate::flaws::Flaws;
 use crate::flow::{Flow, RELEASED_BEYOND, RELEASED_MAX, Unprotected};
 use crate::judge::{Download, JudgeRules, Refusal, Verdict, judge};
 use crate::key::PoolKey;
-use crate::record::{Record, StoredAnswer, StoredTurn};
-use crate::revivals::CLIENT_PAUSE_MAX;
+use crate::record::{Record, StoredAnswer, StoredOptions, StoredTurn};
+use crate::revivals::{AskedRequest, CLIENT_PAUSE_MAX};
 use crate::timestamp::{State, Timestamp};
 use crate::unreachable;
 
@@ -149,6 +149,10 @@ pub struct Revival {
     position: Position,
     /// The turn of the record, if the position is of a record.
     stored: Option<StoredTurn>,
+    /// Number of the next request, of a client without timestamps.
+    next_turn: Option<u32>,
+    /// The request that was passed to the server as it is, of such a client.
+    asked: Option<AskedRequest>,
     stage: Stage,
     /// When the last segment for the server is sent again.
     retry_at: Duration,
@@ -158,7 +162,10 @@ pub struct Revival {
 /// State of the client, as its segments tell.
 #[derive(Debug, Clone, Copy)]
 struct ClientView {
+    /// Of a client without timestamps: 0.
     echo: Timestamp,
+    /// Agreed in the handshake.
+    options: StoredOptions,
     /// The client's acknowledgement when the revival began: the first byte that the client lacks.
     ack: SeqNumber,
     /// The newest acknowledgement.
@@ -228,10 +235,10 @@ impl Revival {
     pub fn needs_record(segment: &Segment<'_>) -> bool {
         let echo = segment.timestamps().map(|stamps| stamps.echo);
         match echo.map(|echo| Timestamp::from_wire(echo).state) {
-            Some(State::Stored { .. }) => true,
+            None | Some(State::Stored { .. }) => true,
             // The client may be further than its echo tells.
             Some(State::Later { .. }) => with_beginning(segment.payload()).1 >= RELEASED_BEYOND,
-            _ => false,
+            Some(State::Agreed { .. } | State::First { .. }) => false,
         }
     }
 
@@ -260,11 +267,11 @@ impl Revival {
             reason,
             reset: segments::reset(key, segment.ack(), segment.end_seq()),
         };
-        let Some(Timestamps { value, echo }) = segment.timestamps() else {
-            return Err(rejected(PositionError::NoTimestamps.into()));
-        };
+        let stamps = segment.timestamps();
+        let Timestamps { value, echo } = stamps.unwrap_or(Timestamps { value: 0, echo: 0 });
         let echo = Timestamp::from_wire(echo);
         let found = match echo.state {
+            _ if stamps.is_none() => of_numbers((&rules.key, &key), segment, record),
             State::Stored { .. } => record.and_then(|record| {
                 Position::of_record(echo.state, &rules.key, &key, segment, record)
             }),
@@ -280,7 +287,12 @@ impl Revival {
             state => Position::of(state, &rules.key, &key, segment.ack()).map(|it| (it, None)),
         };
         let (position, stored) = found.map_err(|error| rejected(error.into()))?;
-        if matches!(position, Position::Idle { .. }) && segment.payload().is_empty() {
+        let last_turn = record.ok().and_then(|record| record.turns.last());
+        let next_turn = last_turn.map(|turn| turn.number.wrapping_add(u32::from(stored.is_none())));
+        // A client without timestamps may wait for the first byte of a response, and its request is acknowledged.
+        let may_wait = stamps.is_none() && stored.is_some();
+        let is_idle = matches!(position, Position::Idle { .. });
+        if is_idle && segment.payload().is_empty() && !may_wait {
             let (reason, reset) = (Reason::Idle, None);
             return Err(Rejected { reason, reset });
         }
@@ -290,6 +302,10 @@ impl Revival {
             flaws,
             client: ClientView {
                 echo,
+                options: match record {
+                    Ok(record) if stamps.is_none() => record.options,
+                    _ => StoredOptions::of_rounded(position.options()),
+                },
                 ack: segment.ack(),
                 newest_ack: segment.ack(),
                 nxt: segment.end_seq(),
@@ -299,6 +315,8 @@ impl Revival {
             },
             position,
             stored: stored.cloned(),
+            next_turn: next_turn.filter(|_| stamps.is_none()),
+            asked: None,
             stage: Stage::AwaitsRequest {
                 lowest: None,
                 sightings: 0,
@@ -307,7 +325,6 @@ impl Revival {
             retry_at: now + CLIENT_PAUSE_MAX,
             tries: 0,
         };
-        let is_idle = matches!(revival.position, Position::Idle { .. });
         if is_idle && revival.stored.is_some() {
             if now < rules.settled_at {
                 let (reason, reset) = (Reason::Idle, None);
@@ -349,6 +366,12 @@ impl Revival {
     #[must_use]
     pub const fn stored(&self) -> Option<&StoredTurn> {
         self.stored.as_ref()
+    }
+
+    /// The request whose response waits for a record.
+    #[must_use]
+    pub fn asked(&self) -> Option<AskedRequest> {
+        self.asked.clone()
     }
 
     /// The flow while the revival is under way: no segment passes.
@@ -502,14 +525,14 @@ impl Revival {
         }
         let packet = match &self.stage {
             Stage::Connects(question) => {
-                segments::syn(self.key, &self.client, question, self.position.options())
+                segments::syn(self.key, &self.client, question, self.client.options)
             }
             Stage::Asks(question, connected, _) => segments::request(
                 self.key,
                 &self.client,
                 question,
                 connected,
-                self.position.options(),
+                self.client.options,
             ),
             Stage::AwaitsRequest { .. } | Stage::AwaitsWindow(_) | Stage::Done => None,
         };
@@ -574,7 +597,7 @@ impl Revival {
         let Stage::Asks(question, connected, _) = &self.stage else {
             return Vec::new();
         };
-        let flow = flow::asked(
+        let mut flow = flow::asked(
             &self.client,
             &self.rules,
             &self.key,
@@ -583,12 +606,17 @@ impl Revival {
             connected,
             now,
         );
+        flow.turn.number = self.next_turn.unwrap_or(flow.turn.number);
+        self.asked = self.next_turn.map(|_| AskedRequest {
+            start: question.start,
+            bytes: question.bytes.clone(),
+        });
         let request = segments::request(
             self.key,
             &self.client,
             question,
             connected,
-            self.position.options(),
+            self.client.options,
         );
         let mut actions = Vec::from([Action::Splice(Box::new(flow))]);
         actions.extend(request.map(Action::ToServer));
@@ -747,6 +775,19 @@ impl Revival {
             own_range: own_range.unwrap_or(RangeRequest::From(0)),
             has_own_range: own_range.is_some(),
         })
+    }
+}
+
+/// The position of a client without timestamps.
+fn of_numbers<'r>(
+    (key, flow): (&PoolKey, &FlowKey),
+    segment: &Segment<'_>,
+    record: Result<&'r Record, PositionError>,
+) -> Result<(Position, Option<&'r StoredTurn>), PositionError> {
+    match record {
+        Ok(record) => Position::of_numbers(key, flow, segment, record),
+        Err(PositionError::NoStore) => Err(PositionError::NoTimestamps),
+        Err(error) => Err(error),
     }
 }
 

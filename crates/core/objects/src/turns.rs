@@ -19,6 +19,7 @@ use wire::{FlowKey, Segment, SeqNumber};
 
 use crate::flow::{Flow, Mode, Phase};
 use crate::record::{REQUEST_LEN_MAX, Record, StoredAnswer, StoredOptions, StoredTurn};
+use crate::revivals::AskedRequest;
 
 /// Most turns at a time. A turn beyond is not written: the client holds the request.
 const TURNS_MAX: usize = 65_536;
@@ -38,6 +39,8 @@ struct Exchange {
     request: Vec<u8>,
     request_start: SeqNumber,
     response: Option<Response>,
+    /// The response waits for the record.
+    is_deferred: bool,
     due: Duration,
 }
 
@@ -80,6 +83,19 @@ impl Turns {
             request: segment.payload().to_vec(),
             request_start: segment.seq(),
             response: None,
+            is_deferred: segment.timestamps().is_none(),
+            due,
+        };
+        self.turns.insert(key, turn);
+    }
+
+    /// A request that a revival has passed to the server, of a client without timestamps.
+    pub fn on_asked(&mut self, key: FlowKey, asked: AskedRequest, due: Duration) {
+        let turn = Exchange {
+            request: asked.bytes,
+            request_start: asked.start,
+            response: None,
+            is_deferred: true,
             due,
         };
         self.turns.insert(key, turn);
@@ -94,7 +110,7 @@ impl Turns {
             seq: segment.seq(),
             bytes: segment.payload().to_vec(),
         });
-        if turn.is_long() {
+        if turn.is_deferred || turn.is_long() {
             turn.due = turn.due.min(now);
         }
     }
@@ -137,6 +153,12 @@ impl Turns {
             }
         }
         Ok(records)
+    }
+
+    /// Whether a turn of the connection may still be written.
+    #[must_use]
+    pub fn knows(&self, key: &FlowKey) -> bool {
+        self.turns.contains_key(key)
     }
 
     /// Forgets all turns.
@@ -205,12 +227,7 @@ impl Exchange {
             client_isn: client.isn,
             server_isn: flow.server.isn,
             slot: flow.slot,
-            options: StoredOptions {
-                window_scale: Some(client.options.window_scale()),
-                segment_size: client.options.segment_size(),
-                has_sack: true,
-                has_timestamps: true,
-            },
+            options: StoredOptions::of(flow),
             turns: Vec::from([stored]),
         })
     }

@@ -494,6 +494,12 @@ impl Member {
         self.rings.copies.consume()?;
         let copied: Vec<SegmentCopy> = self.rings.copied.borrow_mut().drain(..).collect();
         for copy in copied {
+            if copy.kind == CopyKind::Deferred {
+                self.records
+                    .iter_mut()
+                    .for_each(|it| it.defer(copy.clone()));
+                continue;
+            }
             let is_claimed = copy.kind != CopyKind::Unknown || self.revivals.knows(&copy.key);
             if is_claimed {
                 self.revive(copy, events)?;
@@ -582,6 +588,9 @@ impl Member {
             (&mut self.records, &ended.record, &ended.refused)
         {
             records.on_revived(ended.key, record, ended.is_stored);
+            if let Some(asked) = ended.asked.clone() {
+                records.on_asked(ended.key, asked);
+            }
         }
         events.push(event_of(ended));
     }
@@ -595,6 +604,9 @@ impl Member {
         let found = records.poll(&self.plane, incarnation, events)?;
         for packet in records.due_calls(&self.plane, incarnation)? {
             self.revivals.call(&self.plane, &packet);
+        }
+        for released in records.released(&self.plane)? {
+            self.revivals.release(&self.plane, &released);
         }
         for looked_up in found {
             self.revive_with(looked_up, events)?;

@@ -167,7 +167,7 @@ impl Status {
 }
 
 /// Counters of the programs, with help texts.
-const COUNTERS: [(&str, &str); 17] = [
+const COUNTERS: [(&str, &str); 18] = [
     (
         "forged",
         "Segments of unknown connections whose timestamps no member has written",
@@ -221,6 +221,10 @@ const COUNTERS: [(&str, &str); 17] = [
     ),
     ("events_lost", "Events lost because the ring was full"),
     ("forwarded", "Segments forwarded to other members"),
+    (
+        "deferred",
+        "Segments of the server that waited for the store",
+    ),
 ];
 
 #[cfg(test)]

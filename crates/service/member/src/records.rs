@@ -26,10 +26,12 @@ use std::{
 use dataplane::{MemberPlane, ObjectRing};
 use objects::{
     PoolKey,
+    deferred::{DeferredResponses, Released},
     plane::{CopyKind, SegmentCopy, StoreKind},
     record::{HashName, MemberHash, Record, RecordKey, StoreKey},
+    revivals::AskedRequest,
     revive::{PositionError, Revival},
-    timestamp::State,
+    timestamp::{ClientOptions, State},
     turns::{Turns, Writer},
 };
 use protocol::pool::{StoreSettings, Table};
@@ -64,6 +66,7 @@ pub(crate) struct Records {
     ring: ObjectRing<'static>,
     copied: Rc<RefCell<Vec<SegmentCopy>>>,
     turns: Turns,
+    deferred: DeferredResponses,
     next_drain: Duration,
     /// Whether each store answers.
     answers: Vec<bool>,
@@ -176,6 +179,7 @@ impl Records {
             ring: plane.turns(move |copy| into_copied.borrow_mut().push(owned(copy)))?,
             copied,
             turns: Turns::default(),
+            deferred: DeferredResponses::default(),
             next_drain: Duration::ZERO,
             needs_all: settings.needs_all,
             pending: HashMap::new(),
@@ -198,6 +202,7 @@ impl Records {
             self.kept.deadline(),
             self.look_ups.deadline(),
             self.calls.deadline(),
+            self.deferred.deadline(),
         ];
         due.into_iter()
             .flatten()
@@ -214,6 +219,7 @@ impl Records {
     /// Other members have the connections, and need the records.
     pub(crate) fn forget(&mut self) {
         self.turns.clear();
+        self.deferred.clear();
         self.kept.clear();
         self.look_ups.clear();
         self.calls.clear();
@@ -254,6 +260,34 @@ impl Records {
             self.keep(step);
         }
         Ok(found)
+    }
+
+    /// A segment of the server waits for the record of its turn.
+    pub(crate) fn defer(&mut self, copy: SegmentCopy) {
+        self.deferred.add(copy, clock::now());
+    }
+
+    /// Responses that wait no longer. A turn that gets no record goes on without protection.
+    pub(crate) fn released(&mut self, plane: &MemberPlane) -> Result<Vec<Released>, MemberError> {
+        let (turns, pending) = (&self.turns, &self.pending);
+        let is_written = |key: &FlowKey| {
+            let mut pending = pending.values();
+            pending.any(|pending| matches!(pending, Pending::Put { key: of, .. } if of == key))
+        };
+        let may_be_stored = |key: &FlowKey| turns.knows(key) || is_written(key);
+        let flow = |key| plane.flow(key);
+        let released = self.deferred.take_due(clock::now(), flow, may_be_stored)?;
+        for given_up in &released {
+            if let Some((number, start)) = given_up.given_up {
+                plane.give_up_record(given_up.key, number, start)?;
+            }
+        }
+        Ok(released)
+    }
+
+    /// A revival has passed a request to the server, and the response waits for a record.
+    pub(crate) fn on_asked(&mut self, key: FlowKey, asked: AskedRequest) {
+        self.turns.on_asked(key, asked, clock::now() + self.delay);
     }
 
     /// Segments that call clients, as many as may leave now.
@@ -357,6 +391,7 @@ impl Records {
             }
             (Pending::Put { key, record, tries }, StoresOutcome::Put(Err(error))) => {
                 tracing::debug!(%error, client = %key.client(), "a record was not written");
+                self.deferred.wake(&key);
                 let is_newest = !self.is_being_written(&key) && !self.kept.is_behind(&key, &record);
                 if tries < PUT_TRIES_MAX && is_newest && self.has_store() {
                     self.put(key, record, tries + 1);
@@ -397,7 +432,7 @@ impl Records {
                     self.turns.on_request(copy.key, &segment, due);
                 }
                 CopyKind::Response => self.turns.on_response(copy.key, &segment, now),
-                CopyKind::Unknown | CopyKind::Client | CopyKind::Parked => {}
+                CopyKind::Unknown | CopyKind::Client | CopyKind::Parked | CopyKind::Deferred => {}
             }
         }
         let is_busy = !copied.is_empty() || !self.turns.is_empty();
@@ -436,11 +471,15 @@ impl Records {
         key: FlowKey,
         record: Record,
     ) -> Result<(), MemberError> {
-        let Some((turn, options)) = record.turns.last().zip(record.options.rounded()) else {
+        let Some(turn) = record.turns.last() else {
             return Ok(());
         };
         let (number, start) = (turn.number, turn.request_start);
+        // Segments without timestamps have no state.
+        let options = record.options.rounded();
+        let options = options.unwrap_or(ClientOptions::of_number(0));
         let state = State::stored(&self.names.key, &key, record.slot, options, number);
+        self.deferred.wake(&key);
         let name = self.names.own(key);
         if plane.set_stored(key, number, start, state.bits())? {
             let replaced = self.kept.insert(key, name, record, clock::now());

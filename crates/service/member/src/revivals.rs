@@ -2,6 +2,7 @@
 
 use dataplane::{Injector, MemberPlane, ObjectCopy, Space};
 use objects::{
+    deferred::Released,
     flow::Flow,
     plane::SegmentCopy,
     record::Record,
@@ -226,6 +227,18 @@ impl Revivals {
             return;
         };
         self.call(plane, &message);
+    }
+
+    /// A segment of the server that waited for its record goes on. A packet that does not leave is sent again by the
+    /// server's TCP.
+    pub(crate) fn release(&self, plane: &MemberPlane, released: &Released) {
+        let device = plane.interfaces().find(|it| it.index == released.interface);
+        for packet in device.into_iter().flat_map(|_| &released.packets) {
+            let sent = device.map(|device| self.injector.from_server(device, packet));
+            if let Some(Err(error)) = sent {
+                tracing::debug!(%error, "a packet of the server did not leave");
+            }
+        }
     }
 
     /// A segment or a message that the client answers, on the way that the host knows.

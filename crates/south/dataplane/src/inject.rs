@@ -20,7 +20,7 @@ use std::{
 };
 
 use rustix::net::{self, AddressFamily, Protocol, RawProtocol, SocketFlags, SocketType};
-use south_model::{MARK_TO_CLIENT, MARK_TO_NEIGHBOUR};
+use south_model::{MARK_FROM_SERVER, MARK_TO_CLIENT, MARK_TO_NEIGHBOUR};
 use supervise::Addresses;
 use wire::{IpPacket, neighbour::ether_type};
 
@@ -66,6 +66,7 @@ pub struct Injector {
     client_space: OwnedFd,
     server_space: OwnedFd,
     to_neighbour: OwnedFd,
+    from_server: OwnedFd,
     to_client: [OwnedFd; 2],
     routes: RefCell<Addresses>,
 }
@@ -95,6 +96,7 @@ impl Injector {
             client_space: packet(Space::Client as u32)?,
             server_space: packet(Space::Server as u32)?,
             to_neighbour: packet(MARK_TO_NEIGHBOUR)?,
+            from_server: packet(MARK_FROM_SERVER)?,
             to_client: [raw(AddressFamily::INET)?, raw(AddressFamily::INET6)?],
             routes: RefCell::new(Addresses::open().doing("open a socket to look up routes")?),
         })
@@ -140,6 +142,18 @@ impl Injector {
             Space::Server => &self.server_space,
         };
         send_frame(socket, interface, &header, packet, v6).doing("inject a packet for the server")
+    }
+
+    /// Sends an IP packet of the server once more, in the numbers of its socket: the programs translate, and find the
+    /// neighbour.
+    ///
+    /// # Errors
+    /// The packet is malformed, or the interface is down.
+    pub fn from_server(&self, interface: &Interface, packet: &[u8]) -> Result<(), DataplaneError> {
+        let v6 = IpPacket::parse(packet)?.source().is_ipv6();
+        let header = VirtioNetHeader::default();
+        send_frame(&self.from_server, interface, &header, packet, v6)
+            .doing("send a packet of the server")
     }
 
     /// Send an IP packet of the service to a client, past the gate. `arrives_at`: the interface on which the client's

@@ -539,7 +539,7 @@ impl MemberPlane {
 }
 
 /// In the order of `enum object_counter`.
-const COUNTERS: [&str; 17] = [
+const COUNTERS: [&str; 18] = [
     "translated_in",
     "translated_out",
     "withheld",
@@ -557,6 +557,7 @@ const COUNTERS: [&str; 17] = [
     "table_full",
     "events_lost",
     "forwarded",
+    "deferred",
 ];
 
 fn nanos(time: Duration) -> u64 {

@@ -5,6 +5,7 @@ mod check;
 mod load;
 mod matrix;
 mod moments;
+mod no_timestamps;
 mod operator;
 mod pool_changes;
 mod programs;

@@ -15,16 +15,16 @@ const STORE_PORT: u16 = 6379;
 const STORE_HOST_NUMBER: u8 = 9;
 
 /// A pool of two members, and a store on a host of its own.
-struct StoredPool {
+pub(super) struct StoredPool {
     // Dropped in this order.
-    store: Process,
+    pub(super) store: Process,
     host: Host,
-    pool: Pool,
+    pub(super) pool: Pool,
 }
 
 impl StoredPool {
     /// With Redis.
-    fn of(label: &str) -> Self {
+    pub(super) fn of(label: &str) -> Self {
         let port = STORE_PORT.to_string();
         let words = ["--port", &port, "--save", "", "--protected-mode", "no"];
         Self::with(label, "redis", "redis-server", &words)
@@ -46,7 +46,7 @@ impl StoredPool {
     }
 
     /// Number of records of all members.
-    fn record_count(&self) -> usize {
+    pub(super) fn record_count(&self) -> usize {
         let names = arrange::run(&self.host, "redis-cli --raw keys o:*");
         let len = |name: &str| {
             let len = arrange::run_words(&self.host, &["redis-cli", "--raw", "hlen", name]);
@@ -66,7 +66,7 @@ impl StoredPool {
         count.map_or(0, |count| count.parse().expect("a number"))
     }
 
-    fn stop(self) {
+    pub(super) fn stop(self) {
         let _ = self.store.kill(Signal::KILL);
         let _ = self.store.wait_with_timeout(e2e::EVENT_TIMEOUT);
         self.pool.stop();
@@ -150,7 +150,7 @@ fn stored_download_survives_death_of_its_server() {
 }
 
 /// The second response on a connection goes on after a power-off.
-fn second_response_survives(stored: StoredPool) {
+pub(super) fn second_response_survives(stored: StoredPool) {
     let pool = &stored.pool;
     let mut http = Http::new(pool.connect(pool_addresses()[0]));
     let client = http.stream().local_addr().expect("an address");

@@ -165,6 +165,11 @@ fn egress_flow(
             shared.copy_beginning(key, CopyKind::Response, packet, segment);
         }
     }
+    if len > 0 && flow.awaits_store() {
+        shared.count(Counter::Deferred);
+        shared.copy(key, CopyKind::Deferred, packet, segment);
+        return Verdict::Withheld;
+    }
     if !clamp_ack(&mut header, flow, segment, &options) {
         shared.count(Counter::Withheld);
         return Verdict::Withheld;
@@ -199,7 +204,12 @@ fn offered_scale(server: &Server) -> u8 {
 /// the end of the bytes that were sent is a probe of a window or of a connection: without an answer, the server's TCP
 /// would give up.
 fn clamp_ack(header: &mut [u8], flow: &mut Flow, segment: &Segment, options: &Options) -> bool {
-    let is_released = flow.is_released();
+    // A client without timestamps gets nothing of a response before its record is stored.
+    let is_released = if flow.client.has_timestamps {
+        flow.is_released()
+    } else {
+        flow.is_stored()
+    };
     let (server, turn) = (&mut flow.server, &flow.turn);
     let mut told = segment.ack;
     if turn.is_guarded && !is_released {

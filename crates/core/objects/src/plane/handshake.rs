@@ -5,7 +5,7 @@ use core::time::Duration;
 use wire::{Flags, FlowKey, SeqNumber};
 
 use super::packet::{ACK_OFFSET, Options, Packet, SEQ_OFFSET, Segment, find_options, write32};
-use super::{Counter, Life, Plane, Verdict};
+use super::{Counter, Life, Plane, StoreKind, Verdict};
 use crate::flow::{
     Client, Flow, Mode, POOL_WINDOW_SCALE, Phase, Server, States, Storage, Turn, Unprotected,
 };
@@ -86,11 +86,17 @@ impl HalfOpen {
         }
     }
 
-    fn can_be_protected(&self) -> bool {
+    /// Whether timestamps can tell another member what the client has.
+    fn has_usable_timestamps(&self) -> bool {
         self.has_timestamps
             && self.has_sack
             && !self.is_foreign
             && self.segment_size >= SEGMENT_SIZE_MIN
+    }
+
+    /// Without timestamps the store alone tells another member what the client has.
+    fn can_be_stored(&self, store: StoreKind) -> bool {
+        !self.has_timestamps && !self.is_foreign && store == StoreKind::Indexed
     }
 
     fn options(&self) -> ClientOptions {
@@ -108,11 +114,12 @@ impl HalfOpen {
     }
 
     /// The flow of a handshake that is complete.
-    fn flow(&self, key: &FlowKey, pool_key: &PoolKey) -> Flow {
+    fn flow(&self, key: &FlowKey, pool_key: &PoolKey, store: StoreKind) -> Flow {
         let options = self.options();
         let agreed = agreed_state(pool_key, key, self.slot, options, self.client_isn + 1);
         let bare = bare_state(pool_key, key, self.slot, options);
-        let unprotected = (!self.can_be_protected()).then_some(Unprotected::NoTimestamps);
+        let is_protected = self.has_usable_timestamps() || self.can_be_stored(store);
+        let unprotected = (!is_protected).then_some(Unprotected::NoTimestamps);
         let first = self.client_isn + 1;
         Flow {
             client: Client {
@@ -123,6 +130,8 @@ impl HalfOpen {
                 window: 0,
                 window_scale: self.client_window_scale,
                 has_timestamps: self.has_timestamps,
+                has_sack: self.has_sack,
+                segment_size: self.segment_size,
                 options,
             },
             server: Server {
@@ -258,7 +267,7 @@ pub(super) fn egress_synack(
     if let Some(tsval) = options.tsval(&segment.header) {
         half_open.tsval = tsval;
         let client = half_open.options();
-        let state = if half_open.can_be_protected() {
+        let state = if half_open.has_usable_timestamps() {
             agreed_state(
                 &pool_key,
                 &key,
@@ -310,7 +319,7 @@ pub(super) fn promote(plane: &mut Plane, key: FlowKey, segment: &Segment) {
     }
     let half_open = plane.half_open.get(&key);
     if let Some(half_open) = half_open.filter(|half_open| half_open.is_completed_by(segment)) {
-        let flow = half_open.flow(&key, &plane.shared.key());
+        let flow = half_open.flow(&key, &plane.shared.key(), plane.shared.life.store);
         plane.flows.insert(key, flow);
         plane.half_open.remove(&key);
     }

@@ -118,7 +118,11 @@ fn ingress_flow(
     }
     flow.interface = packet.interface;
     if flow.mode == Mode::Reviving || flow.incarnation != plane.shared.life.incarnation {
-        if !segment.has(Flags::RST) {
+        // Without an echo the numbers are all that shows whose segment it is.
+        let is_of_client = flow.client.has_timestamps
+            || flow.mode == Mode::Reviving
+            || is_acceptable(flow, segment);
+        if !segment.has(Flags::RST) && is_of_client {
             plane.shared.copy(key, CopyKind::Client, packet, segment);
         }
         return Verdict::Drop;
@@ -301,6 +305,13 @@ fn ingress_unknown(
         if judged == Echo::Forged {
             shared.count(Counter::Forged);
         }
+    }
+    // The numbers in the record of the store tell whether the client is right.
+    let has_index = shared.life.store == StoreKind::Indexed;
+    if is_quiescent && has_index && echo.is_none() && segment.has(Flags::ACK) {
+        shared.count(Counter::Unknown);
+        shared.copy(key, CopyKind::Unknown, packet, segment);
+        return Verdict::Drop;
     }
     if is_quiescent {
         return Verdict::Drop;

@@ -149,7 +149,12 @@ pub(super) fn on_client_payload(
         }
     });
     match begun {
-        Ok(turn) => flow.turn = turn,
+        Ok(turn) => {
+            flow.turn = turn;
+            if !flow.client.has_timestamps && shared.life.store != StoreKind::Indexed {
+                shared.lose_protection(key, flow, Unprotected::NoTimestamps);
+            }
+        }
         Err(reason) => shared.lose_protection(key, flow, reason),
     }
 }

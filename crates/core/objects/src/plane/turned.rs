@@ -1,6 +1,7 @@
 //! Packets that are turned round (`turned.h`): an acknowledgement for the client, made from the client's own; an
 //! acknowledgement in the client's name, made from a segment of the server.
 
+use alloc::vec;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -19,6 +20,8 @@ use crate::flow::Flow;
 const TIME_TO_LIVE: u8 = 64;
 /// A TCP header whose only option is timestamps, bytes.
 const HEADER_WITH_TIMESTAMPS: usize = 32;
+/// A TCP header without options, bytes.
+const HEADER_WITHOUT_OPTIONS: usize = 20;
 /// NOP, NOP, and the beginning of timestamps (RFC 7323, appendix A).
 const TIMESTAMPS_START: [u8; 4] = [1, 1, 8, 10];
 
@@ -86,11 +89,11 @@ pub(super) fn make_ack(
     write_timestamps(&mut header, value, flow.client.tsval);
     header[HEADER_WITH_TIMESTAMPS..].fill(wire::kind::NO_OPERATION);
     let mut made = packet.clone();
+    made.mark = plane.shared.settings.mark.wrapping_add(MARK_FROM_SERVER);
     exchange_ends(&mut made.bytes, segment.network.source.is_ipv6());
     segment.commit(&mut made, header);
     if egress(plane, &mut made, now) == Verdict::RedirectNeighbour {
         made.mark = 0;
-    made.mark = plane.shared.settings.mark.wrapping_add(MARK_FROM_SERVER);
         plane.shared.sent.push_back(made);
     }
     plane.shared.count(Counter::AcksMade);
@@ -106,7 +109,7 @@ pub(super) fn self_ack(
     ack: SeqNumber,
 ) -> Verdict {
     // Of another form than the kernel's TCP has: as if lost.
-    if !segment.network.is_plain() || !flow.client.has_timestamps {
+    if !segment.network.is_plain() {
         return Verdict::Withheld;
     }
     let newest = flow.echoes.parts().newest_tsval;
@@ -115,16 +118,24 @@ pub(super) fn self_ack(
     } else {
         newest
     };
-    let mut header = Vec::from([0; HEADER_WITH_TIMESTAMPS]);
+    let has_timestamps = flow.client.has_timestamps;
+    let len = if has_timestamps {
+        HEADER_WITH_TIMESTAMPS
+    } else {
+        HEADER_WITHOUT_OPTIONS
+    };
+    let mut header = vec![0; len];
     exchange_ports(&mut header, segment);
     write32(&mut header, SEQ_OFFSET, segment.ack.0);
     write32(&mut header, ACK_OFFSET, ack.0);
-    header[DATA_OFFSET] = 0x80;
+    header[DATA_OFFSET] = if has_timestamps { 0x80 } else { 0x50 };
     header[FLAGS_OFFSET] = Flags::ACK.bits();
     let missing = flow.server.floor - flow.server.delta;
     let window = flow.client.window_before(missing.0.wrapping_sub(ack.0));
     overwrite(&mut header, WINDOW_OFFSET, &window.to_be_bytes());
-    write_timestamps(&mut header, flow.client.tsval, server_tsval);
+    if has_timestamps {
+        write_timestamps(&mut header, flow.client.tsval, server_tsval);
+    }
     let (from, to) = (segment.network.destination, segment.network.source);
     let sum = checksum::tcp_checksum(from, to, &header);
     overwrite(&mut header, CHECKSUM_OFFSET, &sum.to_be_bytes());

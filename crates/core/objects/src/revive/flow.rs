@@ -14,9 +14,6 @@ use crate::record::StoredTurn;
 use crate::timestamp::State;
 use crate::timestamp::index::{Departure, EchoTable};
 
-/// Options of a segment with timestamps, bytes.
-const TIMESTAMPS_LEN: u16 = 12;
-
 /// A connection whose client waits for the whole answer: the request goes to the server as it is.
 pub(super) fn asked(
     client: &ClientView,
@@ -76,7 +73,8 @@ fn base(
     };
     let agreed_tag = State::agreed_tag(&rules.key, key, slot, options, question.start);
     let bare_tag = State::unprotected_tag(&rules.key, key, slot, options);
-    let agreed = |tag| State::Agreed { slot, options, tag }.bits();
+    let agreed_state = |tag| State::Agreed { slot, options, tag }.bits();
+    let agreed = client.options;
     let window = u32::from(connected.window);
     Flow {
         client: Client {
@@ -85,8 +83,10 @@ fn base(
             ack: client.ack,
             tsval: client.tsval,
             window: client.window,
-            window_scale: options.window_scale(),
-            has_timestamps: true,
+            window_scale: agreed.window_scale.unwrap_or(0),
+            has_timestamps: agreed.has_timestamps,
+            has_sack: agreed.has_sack,
+            segment_size: agreed.segment_size,
             options,
         },
         server: Server {
@@ -98,7 +98,7 @@ fn base(
             received: question.end,
             window_edge: question.end + window,
             owes_ack: false,
-            window_scale: Some(connected.window_scale),
+            window_scale: agreed.window_scale.map(|_| connected.window_scale),
         },
         turn: Turn {
             phase: Phase::Idle,
@@ -119,11 +119,11 @@ fn base(
         },
         echoes: EchoTable::revived(client.echo.index, connected.tsval),
         states: States {
-            newest: agreed(agreed_tag),
-            body: agreed(agreed_tag),
-            agreed: agreed(agreed_tag),
-            bare: agreed(bare_tag),
-            stored: agreed(agreed_tag),
+            newest: agreed_state(agreed_tag),
+            body: agreed_state(agreed_tag),
+            agreed: agreed_state(agreed_tag),
+            bare: agreed_state(bare_tag),
+            stored: agreed_state(agreed_tag),
         },
         slot,
         mode: Mode::Served,
@@ -246,7 +246,7 @@ impl Splice<'_> {
             flow.begin_index(self.connected.tsval);
         }
         let mut packets = Vec::new();
-        let size = usize::from(flow.client.options.segment_size() - TIMESTAMPS_LEN);
+        let size = flow.client.payload_len_max();
         let mut seq = first;
         let mut pieces = body.chunks(size).peekable();
         while let Some(piece) = pieces.next() {
@@ -262,12 +262,17 @@ impl Splice<'_> {
             .client
             .window_before(first_needed.0.wrapping_sub(known.0));
         let (client, end) = (self.client, self.question.end);
-        let ack =
-            segments::acknowledgement(key, client, end, (known, window), self.connected.tsval);
+        let ack = segments::acknowledgement(key, client, end, (known, window), self.tsval());
         let mut actions = Vec::from([Action::Splice(Box::new(flow))]);
         actions.extend(ack.map(Action::ToServer));
         actions.extend(packets.into_iter().map(Action::ToClient));
         actions
+    }
+
+    /// The server's newest timestamp, if the two sides use timestamps.
+    fn tsval(&self) -> Option<u32> {
+        let has_timestamps = self.client.options.has_timestamps;
+        has_timestamps.then_some(self.connected.tsval)
     }
 
     /// Everything that came lies before the client's position.
@@ -289,8 +294,8 @@ impl Splice<'_> {
         let window = flow
             .client
             .window_before(first_needed.0.wrapping_sub(known.0));
-        let (end, tsval) = (self.question.end, self.connected.tsval);
-        let ack = segments::acknowledgement(key, client, end, (known, window), tsval);
+        let end = self.question.end;
+        let ack = segments::acknowledgement(key, client, end, (known, window), self.tsval());
         let mut actions = Vec::from([Action::Splice(Box::new(flow))]);
         actions.extend(ack.map(Action::ToServer));
         actions.extend(told.map(Action::ToClient));

@@ -53,6 +53,26 @@ pub enum Position {
     },
 }
 
+/// What a member knows of the connection of a record.
+#[derive(Debug, Clone, Copy)]
+struct AgreedTerms {
+    slot: Slot,
+    options: ClientOptions,
+    state: State,
+}
+
+impl AgreedTerms {
+    /// No response is under way, and the next request begins at `start`.
+    fn idle(&self, key: &PoolKey, flow: &FlowKey, start: SeqNumber) -> Position {
+        Position::Idle {
+            slot: self.slot,
+            options: self.options,
+            is_first: false,
+            tag: State::agreed_tag(key, flow, self.slot, self.options, start),
+        }
+    }
+}
+
 /// What a request is that a client sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fit {
@@ -174,12 +194,10 @@ impl Position {
         if record.slot != slot || !record.is_of(isn::initial(key, flow, slot), None) {
             return Err(PositionError::OtherRecord);
         }
-        // The next request begins at `start`.
-        let idle = |start| Self::Idle {
+        let told = AgreedTerms {
             slot,
             options,
-            is_first: false,
-            tag: State::agreed_tag(key, flow, slot, options, start),
+            state,
         };
         let turns_behind = turn.number.wrapping_sub(number.into()) % STORED_TURNS;
         // The client has echoed nothing of the response to the request of the record: the response before is whole, or
@@ -188,10 +206,58 @@ impl Position {
         if turns_behind == 1 {
             let is_earlier = segment.seq().before(turn.request_start);
             let asked = is_earlier.then_some(turn);
-            return Ok((idle(turn.request_start), asked));
+            return Ok((told.idle(key, flow, turn.request_start), asked));
         }
-        let answer = turn.answer.as_ref().filter(|_| turns_behind == 0);
-        let answer = answer.ok_or(PositionError::OtherRecord)?;
+        if turns_behind > 0 {
+            return Err(PositionError::OtherRecord);
+        }
+        Self::within(told, (key, flow), segment, turn)
+    }
+
+    /// The position that the record tells with a segment without timestamps. The numbers of the segment are all that
+    /// shows that the segment is of the client: these must lie within the turn of the record.
+    ///
+    /// # Errors
+    /// See [`PositionError`].
+    pub fn of_numbers<'r>(
+        key: &PoolKey,
+        flow: &FlowKey,
+        segment: &Segment<'_>,
+        record: &'r Record,
+    ) -> Result<(Self, Option<&'r StoredTurn>), PositionError> {
+        let turn = record.turns.last().ok_or(PositionError::OtherRecord)?;
+        let slot = record.slot;
+        let is_of = record.is_of(isn::initial(key, flow, slot), None);
+        let is_early = segment.seq().before(turn.request_start);
+        if record.options.has_timestamps || !is_of || is_early {
+            return Err(PositionError::OtherRecord);
+        }
+        let options = ClientOptions::of_number(0);
+        let state = State::stored(key, flow, slot, options, turn.number);
+        let told = AgreedTerms {
+            slot,
+            options,
+            state,
+        };
+        let has_nothing = turn
+            .answer
+            .as_ref()
+            .is_some_and(|it| it.start == segment.ack());
+        if has_nothing && record.options.has_sack {
+            // Without selective acknowledgements nobody knows whether the client has bytes behind a hole.
+            return Ok((told.idle(key, flow, turn.request_start), Some(turn)));
+        }
+        Self::within(told, (key, flow), segment, turn)
+    }
+
+    /// The position of a client that knows of the response to the request of the record.
+    fn within<'r>(
+        told: AgreedTerms,
+        (key, flow): (&PoolKey, &FlowKey),
+        segment: &Segment<'_>,
+        turn: &'r StoredTurn,
+    ) -> Result<(Self, Option<&'r StoredTurn>), PositionError> {
+        let answer = turn.answer.as_ref().ok_or(PositionError::OtherRecord)?;
         let acked = answer.offset(segment.ack());
         let acked = acked.ok_or(PositionError::OtherRecord)?;
         let end = turn.request_end();
@@ -203,19 +269,19 @@ impl Position {
             end
         };
         if has_all && segment.payload().is_empty() {
-            return Ok((idle(end), None));
+            return Ok((told.idle(key, flow, end), None));
         }
         if segment.seq().after(seq_max) {
             return Err(PositionError::NextRequest);
         }
         if has_all && !segment.seq().before(end) {
-            return Ok((idle(end), None));
+            return Ok((told.idle(key, flow, end), None));
         }
         let offset = acked.checked_sub(answer.header_len.into());
         let offset = offset.ok_or(PositionError::HeaderPart)?;
         let body = Self::Body {
-            state,
-            options,
+            state: told.state,
+            options: told.options,
             start: answer.start + answer.header_len,
             offset,
         };

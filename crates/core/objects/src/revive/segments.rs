@@ -9,8 +9,9 @@ use wire::{
 };
 
 use super::{ClientView, Connected, Question};
-use crate::flow::Flow;
-use crate::timestamp::{ClientOptions, Timestamp};
+use crate::flow::{Flow, POOL_WINDOW_SCALE};
+use crate::record::StoredOptions;
+use crate::timestamp::Timestamp;
 
 /// Bytes of the server that are kept before a verdict.
 const RECEIVED_MAX: usize = 64 << 10;
@@ -84,6 +85,14 @@ fn timestamps(value: u32, echo: u32) -> OptionsBuffer {
     options
 }
 
+fn timestamps_if(has_timestamps: bool, value: u32, echo: u32) -> OptionsBuffer {
+    if has_timestamps {
+        timestamps(value, echo)
+    } else {
+        OptionsBuffer::new()
+    }
+}
+
 fn emit(spec: &SegmentSpec<'_>, mode: ChecksumMode) -> Option<Vec<u8>> {
     let mut packet = Vec::new();
     spec.emit(&mut packet, mode).ok()?;
@@ -95,13 +104,13 @@ pub(super) fn syn(
     key: FlowKey,
     client: &ClientView,
     question: &Question,
-    options: ClientOptions,
+    options: StoredOptions,
 ) -> Option<Vec<u8>> {
     let syn_options = SynOptions {
-        mss: Some(options.segment_size()),
-        window_scale: Some(options.window_scale()),
-        sack_permitted: true,
-        timestamps: Some(Timestamps {
+        mss: Some(options.segment_size),
+        window_scale: options.window_scale,
+        sack_permitted: options.has_sack,
+        timestamps: options.has_timestamps.then_some(Timestamps {
             value: client.tsval,
             echo: 0,
         }),
@@ -126,10 +135,10 @@ pub(super) fn request(
     client: &ClientView,
     question: &Question,
     connected: &Connected,
-    options: ClientOptions,
+    options: StoredOptions,
 ) -> Option<Vec<u8>> {
-    let scale = options.window_scale();
-    let options = timestamps(client.tsval, connected.tsval);
+    let scale = options.window_scale.unwrap_or(0);
+    let options = timestamps_if(options.has_timestamps, client.tsval, connected.tsval);
     let spec = SegmentSpec {
         source: key.client(),
         destination: key.server(),
@@ -149,9 +158,9 @@ pub(super) fn acknowledgement(
     client: &ClientView,
     end: SeqNumber,
     (ack, window): (SeqNumber, u16),
-    tsval: u32,
+    tsval: Option<u32>,
 ) -> Option<Vec<u8>> {
-    let options = timestamps(client.tsval, tsval);
+    let options = timestamps_if(tsval.is_some(), client.tsval, tsval.unwrap_or(0));
     let spec = SegmentSpec {
         source: key.client(),
         destination: key.server(),
@@ -175,8 +184,9 @@ pub(super) fn to_client(
 ) -> Option<Vec<u8>> {
     let value = Timestamp::value(flow.echoes.parts().newest, flow.states.newest);
     let room = flow.server.window_edge.distance_from(flow.server.told);
-    let scaled = room.unwrap_or(0) >> crate::flow::POOL_WINDOW_SCALE;
-    let options = timestamps(value, flow.client.tsval);
+    let scale = flow.server.window_scale.map_or(0, |_| POOL_WINDOW_SCALE);
+    let scaled = room.unwrap_or(0) >> scale;
+    let options = timestamps_if(flow.client.has_timestamps, value, flow.client.tsval);
     let spec = SegmentSpec {
         source: key.server(),
         destination: key.client(),
@@ -208,7 +218,7 @@ pub(crate) fn close(key: FlowKey, fin: &Segment<'_>) -> Option<Vec<u8>> {
         seq: fin.ack(),
         ack: fin.end_seq(),
         flags: Flags::FIN.union(Flags::ACK),
-        window: WINDOW_LEN >> crate::flow::POOL_WINDOW_SCALE,
+        window: WINDOW_LEN >> POOL_WINDOW_SCALE,
         options: options.as_slice(),
         payload: &[],
     };

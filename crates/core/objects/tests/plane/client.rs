@@ -2,8 +2,8 @@
 
 use http1::{BodyLength, Method, parse_response};
 use wire::{
-    Flags, FlowKey, IpPacket, SackBlock, SackBlocks, Segment, SegmentSpec, SeqNumber, SynOptions,
-    TcpOption, Timestamps,
+    Flags, FlowKey, IpPacket, OptionsBuffer, SackBlock, SackBlocks, Segment, SegmentSpec,
+    SeqNumber, SynOptions, TcpOption, Timestamps,
 };
 
 use objects::timestamp::{State, Timestamp};
@@ -31,6 +31,7 @@ pub(crate) struct Client {
     requests: Vec<Vec<u8>>,
     asked: usize,
     asks_at_once: bool,
+    has_timestamps: bool,
     has_store: bool,
     ts_recent: u32,
     /// When the segment with this timestamp was sent, in the order of all packets.
@@ -58,6 +59,7 @@ impl Client {
             requests: (0..lengths.len()).map(server::request).collect(),
             asked: 0,
             asks_at_once: scenario.client_asks_at_once,
+            has_timestamps: scenario.client_has_timestamps,
             has_store: scenario.store.is_some() && scenario.has_index,
             ts_recent: 0,
             ts_recent_order: 0,
@@ -88,7 +90,11 @@ impl Client {
     fn packet(&mut self, now: u64, seq: SeqNumber, flags: Flags, payload: &[u8]) -> Vec<u8> {
         self.acked_to = self.rcv_nxt();
         let value = self.tsval(now);
-        let mut options = stamps(value, self.ts_recent);
+        let mut options = if self.has_timestamps {
+            stamps(value, self.ts_recent)
+        } else {
+            OptionsBuffer::new()
+        };
         if self.has_bytes_behind_hole() {
             options.push(&self.sack()).expect("one block");
         }
@@ -126,7 +132,7 @@ impl Client {
             mss: Some(1460),
             window_scale: Some(WINDOW_SCALE),
             sack_permitted: true,
-            timestamps: Some(Timestamps {
+            timestamps: self.has_timestamps.then(|| Timestamps {
                 value: self.tsval(now),
                 echo: 0,
             }),
@@ -205,7 +211,10 @@ impl Client {
             !segment.flags().contains(Flags::RST),
             "the client was reset"
         );
-        let stamps = segment.timestamps().expect("each segment has timestamps");
+        let stamps = segment.timestamps();
+        assert_eq!(stamps.is_some(), self.has_timestamps, "{segment:?}");
+        // Without timestamps no segment is older than another.
+        let stamps = stamps.unwrap_or(Timestamps { value: 0, echo: 0 });
         let Some(first) = self.first else {
             return self.on_synack(&segment, stamps, now);
         };
@@ -307,11 +316,17 @@ impl Client {
     }
 
     pub(crate) fn knows_of_any_record(&self) -> bool {
+        if !self.has_timestamps {
+            return !self.bytes.is_empty();
+        }
         let state = Timestamp::from_wire(self.ts_recent).state;
         matches!(state, State::Stored { .. })
     }
 
     fn knows_of_record(&self, number: usize) -> bool {
+        if !self.has_timestamps {
+            return self.has_store;
+        }
         let state = Timestamp::from_wire(self.ts_recent).state;
         let State::Stored { turn, .. } = state else {
             return false;

@@ -40,6 +40,7 @@ fn scenario() -> impl Strategy<Value = Scenario> {
                 delay_ticks: delay,
                 v6,
                 client_asks_at_once: eager,
+                client_has_timestamps: true,
                 store: None,
                 has_index: true,
             },
@@ -58,8 +59,22 @@ fn scenario_with_a_store() -> impl Strategy<Value = Scenario> {
     })
 }
 
+/// A client without timestamps, which the store alone protects.
+fn scenario_without_timestamps() -> impl Strategy<Value = Scenario> {
+    scenario_with_a_store().prop_map(|scenario| Scenario {
+        client_has_timestamps: false,
+        has_index: true,
+        ..scenario
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn downloads_without_timestamps_survive_any_deaths(scenario in scenario_without_timestamps()) {
+        Pool::new(&scenario).run();
+    }
+
     #[test]
     fn downloads_with_a_store_survive_any_deaths(scenario in scenario_with_a_store()) {
         Pool::new(&scenario).run();
@@ -81,6 +96,7 @@ fn download_without_deaths_is_whole() {
         delay_ticks: 5,
         v6: false,
         client_asks_at_once: true,
+        client_has_timestamps: true,
         store: None,
         has_index: true,
     };
@@ -101,6 +117,7 @@ fn next_requests_survive_a_death_at_any_tick() {
             delay_ticks: 1 + seed % 4,
             v6: false,
             client_asks_at_once: true,
+            client_has_timestamps: true,
             store: None,
             has_index: true,
         };
@@ -122,6 +139,7 @@ fn downloads_survive_a_death_at_any_tick() {
                 delay_ticks: 8,
                 v6: true,
                 client_asks_at_once: false,
+                client_has_timestamps: true,
                 store: None,
                 has_index: true,
             };
@@ -145,6 +163,7 @@ fn stored_downloads_survive_a_death_at_any_tick() {
                 delay_ticks: 8,
                 v6: false,
                 client_asks_at_once: false,
+                client_has_timestamps: true,
                 store: Some(3),
                 has_index: true,
             };
@@ -155,6 +174,53 @@ fn stored_downloads_survive_a_death_at_any_tick() {
     }
     assert!(revived > 150, "{revived} revivals");
     assert!(reset < 20, "{reset} resets");
+}
+
+/// The same with a client without timestamps: nothing of a response leaves before the store has its record.
+#[test]
+fn deferred_downloads_survive_a_death_at_any_tick() {
+    let (mut revived, mut reset) = (0, 0);
+    for tick in 1..400 {
+        for death in [Death::Host, Death::Server] {
+            let scenario = Scenario {
+                seed: 1,
+                lengths: vec![60_000, 120_000],
+                deaths: vec![(tick, death), (tick + 700, death)],
+                loss_percent: 0,
+                delay_ticks: 8,
+                v6: false,
+                client_asks_at_once: false,
+                client_has_timestamps: false,
+                store: Some(3),
+                has_index: true,
+            };
+            let pool = Pool::new(&scenario).run();
+            revived += pool.revived_by_record;
+            reset += u32::from(pool.is_reset);
+        }
+    }
+    assert!(revived > 150, "{revived} revivals");
+    // Deaths before the record of the first response.
+    assert!(reset < 40, "{reset} resets");
+}
+
+/// The store needs longer than a response waits: the response goes on without protection.
+#[test]
+fn deferred_download_outlasts_a_silent_store() {
+    let scenario = Scenario {
+        seed: 1,
+        lengths: vec![60_000, 5_000],
+        deaths: Vec::new(),
+        loss_percent: 0,
+        delay_ticks: 8,
+        v6: true,
+        client_asks_at_once: false,
+        client_has_timestamps: false,
+        store: Some(60_000),
+        has_index: true,
+    };
+    let pool = Pool::new(&scenario).run();
+    assert!(!pool.is_reset);
 }
 
 /// A segment that was overtaken fills the hole behind which the rest of a later response has come: the client's echo is
@@ -169,6 +235,7 @@ fn echo_older_than_its_acknowledgement_mixes_no_bytes() {
         delay_ticks: 8,
         v6: false,
         client_asks_at_once: false,
+        client_has_timestamps: true,
         store: Some(0),
         has_index: true,
     };
@@ -187,6 +254,7 @@ fn acknowledged_part_of_a_request_without_its_response_costs_no_connection() {
         delay_ticks: 32,
         v6: false,
         client_asks_at_once: true,
+        client_has_timestamps: true,
         store: None,
         has_index: true,
     };
@@ -204,6 +272,7 @@ fn record_of_the_next_request_tells_that_the_response_before_is_whole() {
         delay_ticks: 22,
         v6: true,
         client_asks_at_once: true,
+        client_has_timestamps: true,
         store: Some(14),
         has_index: true,
     };

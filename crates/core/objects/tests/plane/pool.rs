@@ -7,14 +7,16 @@ use std::time::Duration;
 use http1::version::VersionCheck;
 use objects::{
     PoolKey, call,
+    deferred::DeferredResponses,
     flow::{Flow, Mode},
     judge::JudgeRules,
     plane::{
-        CopyKind, MARK_SERVER_SPACE, Packet, Plane, SegmentCopy, Settings, StoreKind, Verdict,
+        CopyKind, MARK_FROM_SERVER, MARK_SERVER_SPACE, Packet, Plane, SegmentCopy, Settings,
+        StoreKind, Verdict,
     },
     record::Record,
     revive::{Action, PositionError, Reason, Revival, Rules, WITHHOLD_MAX},
-    timestamp::State,
+    timestamp::{ClientOptions, State},
     turns::{Turns, Writer},
 };
 use rand::{Rng as _, SeedableRng as _, rngs::StdRng};
@@ -53,6 +55,7 @@ pub(crate) struct Scenario {
     pub(crate) v6: bool,
     /// The client does not wait for the acknowledgement of the request before.
     pub(crate) client_asks_at_once: bool,
+    pub(crate) client_has_timestamps: bool,
     /// The longest delay of a store, if the pool has a store.
     pub(crate) store: Option<u64>,
     /// The store lists records: clients are called, and keep no request.
@@ -93,6 +96,7 @@ struct Member {
     incarnation: u32,
     revival: Option<Revival>,
     turns: Turns,
+    deferred: DeferredResponses,
 }
 
 pub(crate) struct Pool {
@@ -135,6 +139,7 @@ impl Pool {
                 incarnation: 1,
                 revival: None,
                 turns: Turns::default(),
+                deferred: DeferredResponses::default(),
             },
             store: Store::default(),
             network: BTreeMap::new(),
@@ -290,6 +295,7 @@ impl Pool {
     /// The host is dead: a record on its way may be written, and nobody hears of it.
     fn forget_confirmations(&mut self) {
         self.member.turns.clear();
+        self.member.deferred.clear();
         for (_, confirmed_at, _) in &mut self.store.writes {
             *confirmed_at = u64::MAX;
         }
@@ -324,6 +330,7 @@ impl Pool {
             self.write(record, delay);
         }
         self.confirm();
+        self.release();
         let calls = self.scenario.has_index && self.member.server.is_some();
         if calls && self.now >= self.store.call_at {
             self.store.call_at = self.now + 500;
@@ -335,6 +342,29 @@ impl Pool {
             let record = self.store.record.as_ref().filter(|_| !is_served);
             let packet = record.and_then(|record| call::packet(key, &POOL_KEY, record));
             self.send(Receiver::Client, packet.into_iter().collect());
+        }
+    }
+
+    /// Responses that have waited for their records.
+    fn release(&mut self) {
+        let (plane, key) = (&self.member.plane, self.key);
+        let (turns, is_written) = (&self.member.turns, !self.store.writes.is_empty());
+        let flow = |key| Ok::<_, Infallible>(plane.flow(&key).cloned());
+        let may_be_stored = |key: &FlowKey| turns.knows(key) || is_written;
+        let now = self.time();
+        let Ok(released) = self.member.deferred.take_due(now, flow, may_be_stored);
+        for response in released {
+            if let Some((number, start)) = response.given_up {
+                self.member.plane.give_up_record(&key, number, start);
+            }
+            for bytes in response.packets {
+                let mut packet = self.packet(bytes);
+                packet.mark = MARK_BASE + MARK_FROM_SERVER;
+                if self.member.plane.egress(&mut packet, self.time()) == Verdict::RedirectNeighbour
+                {
+                    self.send(Receiver::Client, vec![packet.bytes]);
+                }
+            }
         }
     }
 
@@ -353,8 +383,10 @@ impl Pool {
                 self.store.record = Some(record.clone());
             }
             if *confirmed <= now {
+                self.member.deferred.wake(&key);
                 let turn = &record.turns[0];
-                let options = record.options.rounded().expect("timestamps");
+                let options = record.options.rounded();
+                let options = options.unwrap_or(ClientOptions::of_number(0));
                 let state = State::stored(&POOL_KEY, &key, record.slot, options, turn.number);
                 let (number, start) = (turn.number, turn.request_start);
                 self.member
@@ -370,10 +402,14 @@ impl Pool {
     /// What the crate `member` does.
     fn user_space(&mut self) {
         self.keep_records();
-        while let Some(copy) = self.member.plane.take_copy() {
-            self.take(&copy);
-        }
         let now = self.time();
+        while let Some(copy) = self.member.plane.take_copy() {
+            if copy.kind == CopyKind::Deferred {
+                self.member.deferred.add(copy, now);
+            } else {
+                self.take(&copy);
+            }
+        }
         if let Some(revival) = &mut self.member.revival
             && revival.deadline() <= now
         {
@@ -459,6 +495,11 @@ impl Pool {
             match action {
                 Action::ToServer(packet) => self.reach_server(&packet),
                 Action::Splice(flow) => {
+                    let revival = self.member.revival.as_ref();
+                    if let Some(asked) = revival.and_then(Revival::asked) {
+                        let due = self.time() + Duration::from_millis(5);
+                        self.member.turns.on_asked(self.key, asked, due);
+                    }
                     self.revived += 1;
                     self.revived_by_record += u32::from(flow.is_stored());
                     self.member.plane.write_flow(self.key, *flow, true);

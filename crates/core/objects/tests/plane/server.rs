@@ -79,6 +79,7 @@ struct Socket {
     max: SeqNumber,
     rcv_nxt: SeqNumber,
     ts_recent: u32,
+    has_timestamps: bool,
     /// Bytes from `iss + 1` on.
     out: Vec<u8>,
     /// Bytes of the client that are no whole request yet.
@@ -121,16 +122,19 @@ impl Server {
         let value = self.tsval(now);
         let socket = self.socket.as_ref().expect("a connection");
         let (ack, echo) = (socket.rcv_nxt, socket.ts_recent);
+        let has_timestamps = socket.has_timestamps;
         let syn_options = SynOptions {
             mss: Some(1460),
             window_scale: Some(5),
             sack_permitted: true,
-            timestamps: Some(Timestamps { value, echo }),
+            timestamps: has_timestamps.then_some(Timestamps { value, echo }),
         };
         let options = if flags.contains(Flags::SYN) {
             syn_options.emit()
-        } else {
+        } else if has_timestamps {
             stamps(value, echo)
+        } else {
+            OptionsBuffer::new()
         };
         emit(&SegmentSpec {
             source: self.key.server(),
@@ -154,7 +158,9 @@ impl Server {
         let Some(socket) = self.socket.as_mut() else {
             return Vec::new();
         };
-        let stamps = segment.timestamps().expect("each segment has timestamps");
+        let stamps = segment.timestamps();
+        assert_eq!(stamps.is_some(), socket.has_timestamps, "{segment:?}");
+        let stamps = stamps.unwrap_or(Timestamps { value: 0, echo: 0 });
         let is_known = stamps.echo == 0 || self.sent.contains(&stamps.echo);
         assert!(is_known, "an echo of another clock: {segment:?}");
         if socket.ts_recent.wrapping_sub(stamps.value).cast_signed() > 0 {
@@ -203,6 +209,7 @@ impl Server {
                 max: iss + 1,
                 rcv_nxt,
                 ts_recent: options.timestamps.map_or(0, |stamps| stamps.value),
+                has_timestamps: options.timestamps.is_some(),
                 out: Vec::new(),
                 input: Vec::new(),
                 retry_at: now + RTO_TICKS,

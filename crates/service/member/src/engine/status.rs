@@ -137,7 +137,7 @@ fn reason_against(flow: &Flow) -> Option<&'static str> {
 
 fn held_by(flow: &Flow) -> HeldBy {
     match reason_against(flow) {
-        None if flow.is_released() => HeldBy::Store,
+        None if flow.is_released() || !flow.client.has_timestamps => HeldBy::Store,
         None => HeldBy::Client,
         Some(_) => HeldBy::None,
     }
@@ -146,7 +146,8 @@ fn held_by(flow: &Flow) -> HeldBy {
 /// Bytes of the body that the client has, as the timestamps and the client's acknowledgement tell another member.
 fn offset(key: FlowKey, flow: &Flow, pool_key: &PoolKey) -> Option<u64> {
     let turn = &flow.turn;
-    let is_told = turn.is_guarded && flow.unprotected.is_none() && !flow.is_exposed();
+    let has_echo = flow.client.has_timestamps && !flow.is_exposed();
+    let is_told = turn.is_guarded && flow.unprotected.is_none() && has_echo;
     if turn.phase != Phase::Body || !is_told || flow.is_stored() {
         return None;
     }

@@ -151,7 +151,9 @@ struct object_flow {
 	__u8 unprotected; /* enum unprotected_object */
 	__u8 has_timestamps;
 	__u8 owes_ack;   /* the next pure ACK leaves: a segment of the client needs an answer */
-	__u8 pad[6];
+	__u8 has_sack;
+	__u8 pad[3];
+	__u16 segment_size; /* the client's largest */
 };
 
 /* A handshake under way. */
@@ -219,6 +221,7 @@ enum object_copy_kind {
 	COPY_PARKED = 3,  /* of the server, to such a client */
 	COPY_REQUEST = 4,  /* of a client: a guarded request */
 	COPY_RESPONSE = 5, /* of the server: the head of its response */
+	COPY_DEFERRED = 6,     /* of the server: for a client without timestamps, before the record is stored */
 };
 
 struct object_copy {
@@ -248,6 +251,7 @@ enum object_counter {
 	OBJECTS_TABLE_FULL,
 	OBJECTS_EVENTS_LOST,
 	OBJECTS_FORWARDED,    /* segments of connections that other members serve */
+	OBJECTS_DEFERRED,         /* segments of the server that wait for the store */
 	OBJECTS_COUNTERS,
 };
 
@@ -263,12 +267,13 @@ enum member_op {
 	MEMBER_STORE = 9,       /* argument: enum store_kind */
 };
 
-/* The store has confirmed the record of a turn. */
+/* The store has confirmed the record of a turn, or will never. */
 struct store_confirmation {
 	struct flow_key key;
 	__u32 number;        /* of the turn */
 	__u32 request_start; /* the same as in the turn, or the record is of another */
 	__u32 state;         /* kind and state of timestamps from now on */
+	__u32 has_record;    /* 0: the turn gets no record, and goes on without protection */
 	__s32 result;        /* 0, or -ENOENT: the turn is over */
 };
 

@@ -63,6 +63,11 @@ int store_confirmed(struct store_confirmation *c)
 	if (!f || f->mode != OBJECT_SERVED || f->unprotected || f->turn.number != c->number ||
 	    f->turn.phase != OBJECT_BODY || f->turn.request_start != c->request_start)
 		return 0;
+	if (!c->has_record) {
+		f->turn.is_guarded = 0;
+		c->result = 0;
+		return 0;
+	}
 	*(volatile __u32 *)&f->stored = c->state;
 	barrier();
 	*(volatile __u32 *)&f->stored_turn = c->number + 1;

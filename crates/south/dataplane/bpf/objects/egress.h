@@ -13,6 +13,7 @@
  *   payload that another server has sent        -> acknowledged in the client's name
  *   first payload of a response                 -> the head is read: from here on timestamps say where the body began
  *   pure ACK of a guarded request               -> withheld
+ *   response to a client without timestamps     -> user space, until the record of the turn is in the store
  *   anything else of a flow                     -> sequence number, window and timestamp as the client shall see these;
  *                                                  a guarded request unacknowledged
  *   connection that is over                     -> translated
@@ -79,7 +80,8 @@ static __always_inline bool clamp_ack(struct object_scratch *s, struct object_fl
 {
 	bool is_probe = before(p->seq + f->delta, f->nxt);
 	__u32 told = p->ack;
-	bool is_released = f->released_turn == f->turn.number + 1;
+	/* A client without timestamps gets nothing of a response before its record is stored. */
+	bool is_released = f->has_timestamps ? f->released_turn == f->turn.number + 1 : is_stored(f);
 	if (f->turn.is_guarded && !is_released && after(told, f->turn.request_start + f->turn.released))
 		told = f->turn.request_start + f->turn.released;
 	if (before(told, f->told))
@@ -163,6 +165,11 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct member *m, 
 		return self_ack(skb, s, f, p, (before(end, f->floor) ? end : f->floor) - f->delta);
 	if (p->payload_len && after(seq + p->payload_len, sent_end(f)))
 		on_server_payload(skb, m, s, key, f, p, seq + p->payload_len);
+	if (len && awaits_store(f)) {
+		count(OBJECTS_DEFERRED);
+		copy_segment(skb, key, p->ip_len, COPY_DEFERRED);
+		return withhold();
+	}
 	if (!clamp_ack(s, f, p, &o)) {
 		count(OBJECTS_WITHHELD);
 		return withhold();

@@ -83,6 +83,14 @@ static __always_inline bool acceptable(const struct object_flow *f, const struct
 	       (!after(p->ack, f->nxt) || !after(p->ack, last_ack(f)));
 }
 
+/* Without timestamps the store alone tells another member what the client has. */
+static __always_inline bool can_be_protected(const struct member *m, const struct object_embryo *e)
+{
+	if (!e->has_timestamps)
+		return m->store == STORE_INDEXED;
+	return e->has_sack && e->segment_size >= SEGMENT_SIZE_LEAST;
+}
+
 /* The flow of a handshake that is complete. In a function of its own: the verifier looks at it once. */
 __noinline int fill_flow(struct object_scratch *s, const struct object_embryo *e, const struct flow_key *key)
 {
@@ -112,9 +120,10 @@ __noinline int fill_flow(struct object_scratch *s, const struct object_embryo *e
 	f->echoes.newest_tsval = e->tsval;
 	for (__u32 i = 0; i < ECHO_ENTRIES; i++)
 		f->echoes.tsvals[i] = e->tsval;
-	if (e->is_foreign || !e->has_timestamps || !e->has_sack || e->segment_size < SEGMENT_SIZE_LEAST) {
+	f->has_sack = e->has_sack;
+	f->segment_size = e->segment_size;
+	if (e->is_foreign || !can_be_protected(m, e))
 		f->unprotected = OBJECT_NO_TIMESTAMPS;
-	}
 	f->options = client_options(e->client_window_scale, e->segment_size);
 	f->agreed = agreed_state(s, &m->keys[0], USE_AGREED, key, f->slot, f->options) ^ number_bits(f->told);
 	f->bare = agreed_state(s, &m->keys[0], USE_UNPROTECTED, key, f->slot, f->options);
@@ -215,7 +224,9 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct member *m,
 		return TCX_NEXT;
 	f->ifindex = skb->ifindex;
 	if (f->mode == OBJECT_REVIVING || f->incarnation != m->incarnation) {
-		if (!(p->flags & TCP_RST))
+		/* Without an echo the numbers are all that shows whose segment it is. */
+		bool is_of_client = f->has_timestamps || f->mode == OBJECT_REVIVING || acceptable(f, p);
+		if (!(p->flags & TCP_RST) && is_of_client)
 			copy_segment(skb, key, p->ip_len, COPY_CLIENT);
 		return TCX_DROP;
 	}
@@ -311,6 +322,12 @@ static __always_inline int ingress_unknown(struct __sk_buff *skb, struct member 
 		}
 		if (verdict == ECHO_FORGED)
 			count(OBJECTS_FORGED);
+	}
+	/* The numbers in the record of the store tell whether the client is right. */
+	if (changed && !o.timestamps && (p->flags & TCP_ACK) && m->store == STORE_INDEXED) {
+		count(OBJECTS_UNKNOWN);
+		copy_segment(skb, key, p->ip_len, COPY_UNKNOWN);
+		return TCX_DROP;
 	}
 	if (changed)
 		return TCX_DROP;

@@ -171,6 +171,12 @@ static __always_inline bool is_stored(const struct object_flow *f)
 	return *(const volatile __u32 *)&f->stored_turn == f->turn.number + 1;
 }
 
+/* Nothing but the record of the turn tells another member what the client has. */
+static __always_inline bool awaits_store(const struct object_flow *f)
+{
+	return !f->has_timestamps && !f->unprotected && f->turn.is_guarded && f->turn.phase == OBJECT_BODY && !is_stored(f);
+}
+
 /* From here on an echo of the client tells every member that the connection cannot be revived. */
 static __always_inline void lose_protection(struct member *m, const struct flow_key *key, struct object_flow *f,
 					    __u8 reason)

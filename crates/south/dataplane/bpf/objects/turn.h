@@ -94,6 +94,10 @@ static __always_inline void on_client_payload(struct __sk_buff *skb, struct memb
 	t->released = 0;
 	t->asked_ns = bpf_ktime_get_ns();
 	t->phase = OBJECT_ASKED;
+	if (!f->has_timestamps && m->store != STORE_INDEXED) {
+		lose_protection(m, key, f, OBJECT_NO_TIMESTAMPS);
+		return;
+	}
 	if (m->store && t->is_guarded)
 		copy_turn(skb, key, p->ip_len, COPY_REQUEST, BPF_RB_NO_WAKEUP);
 }
@@ -196,7 +200,8 @@ static __always_inline void on_server_payload(struct __sk_buff *skb, struct memb
 	else if (is_head && m->store && t->is_guarded)
 		/* A later response is soon further than its timestamps can tell. */
 		copy_turn(skb, key, p->ip_len, COPY_RESPONSE,
-			  t->number && t->response_len > NEAR_LIMIT ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+			  !f->has_timestamps || (t->number && t->response_len > NEAR_LIMIT) ? BPF_RB_FORCE_WAKEUP :
+											      BPF_RB_NO_WAKEUP);
 }
 
 /* Bytes have left, up to `payload_end` and with a FIN to `end`. A pure ACK tells nothing of bytes that were withheld.

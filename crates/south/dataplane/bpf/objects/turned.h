@@ -90,6 +90,7 @@ __noinline int make_ack(struct __sk_buff *skb, struct object_scratch *s, const s
 	/* The client's packet came from the balancer, which forwards nothing to clients. */
 	skb->mark = m->mark + MARK_FROM_SERVER;
 	bpf_clone_redirect(skb, skb->ifindex, 0);
+	skb->mark = 0;
 	count(OBJECTS_ACKS_MADE);
 	/* Back, whatever the clone's way has done to the packet. */
 	asm volatile("" : "+r"(len));
@@ -120,10 +121,10 @@ __noinline int self_ack(struct __sk_buff *skb, struct object_scratch *s, const s
 		return TCX_DROP;
 	struct member *m = the_member();
 	bool v6 = p->version == 6;
-	__u32 at = v6 ? LINK_AND_V6 : LINK_AND_V4, len = HEADER_WITH_TIMESTAMPS;
+	__u32 at = v6 ? LINK_AND_V6 : LINK_AND_V4, len = f->has_timestamps ? HEADER_WITH_TIMESTAMPS : TCP_HEADER_MIN;
 	__u8 *h = s->header.edit;
 	/* Of another form than the kernel's TCP has: as if lost. */
-	if (!m || p->header_len < TCP_HEADER_MIN || p->tcp_offset != at || !f->has_timestamps)
+	if (!m || p->header_len < TCP_HEADER_MIN || p->tcp_offset != at)
 		return withhold();
 	if (v6 ? bpf_skb_load_bytes(skb, 0, s->frame, LINK_AND_V6) : bpf_skb_load_bytes(skb, 0, s->frame, LINK_AND_V4))
 		return withhold();
@@ -135,15 +136,17 @@ __noinline int self_ack(struct __sk_buff *skb, struct object_scratch *s, const s
 	__builtin_memcpy(h + 2, s->header.tcp, 2);
 	write32(h + TCP_SEQ, p->ack);
 	write32(h + TCP_ACK_SEQ, ack);
-	h[TCP_DATA_OFFSET] = (HEADER_WITH_TIMESTAMPS / 4) << 4;
+	h[TCP_DATA_OFFSET] = len / 4 << 4;
 	h[TCP_FLAGS] = TCP_ACK;
 	write16(h + TCP_WINDOW, window_before(f, f->floor - f->delta - ack));
-	h[20] = OPTION_NOP;
-	h[21] = OPTION_NOP;
-	h[22] = OPTION_TIMESTAMPS;
-	h[23] = 10;
-	write32(h + 24, f->client_tsval);
-	write32(h + 28, server_tsval);
+	if (f->has_timestamps) {
+		h[20] = OPTION_NOP;
+		h[21] = OPTION_NOP;
+		h[22] = OPTION_TIMESTAMPS;
+		h[23] = 10;
+		write32(h + 24, f->client_tsval);
+		write32(h + 28, server_tsval);
+	}
 	const __u8 *ends = s->frame + ETH_HLEN;
 	__u8 from[16] __attribute__((aligned(8))), to[16] __attribute__((aligned(8)));
 	if (v6) {
@@ -156,13 +159,14 @@ __noinline int self_ack(struct __sk_buff *skb, struct object_scratch *s, const s
 		__builtin_memcpy(&v4, ends + 12, 4);
 		map_v4(to, v4);
 	}
-	seal(h, HEADER_WITH_TIMESTAMPS, from, to, true);
+	seal(h, len, from, to, true);
 	__be16 old_len, new_len = bpf_htons(v6 ? len : at - ETH_HLEN + len);
 	__u32 len_at = ETH_HLEN + (v6 ? 4 : 2);
 	if (bpf_skb_load_bytes(skb, len_at, &old_len, 2) || bpf_skb_change_tail(skb, at + len, 0) ||
 	    bpf_skb_store_bytes(skb, len_at, &new_len, 2, 0) ||
 	    (!v6 && bpf_l3_csum_replace(skb, ETH_HLEN + 10, old_len, new_len, 2)) || turn_ends(skb, s, p->version) ||
-	    bpf_skb_store_bytes(skb, at, h, HEADER_WITH_TIMESTAMPS, 0)) {
+	    (f->has_timestamps ? bpf_skb_store_bytes(skb, at, h, HEADER_WITH_TIMESTAMPS, 0) :
+				 bpf_skb_store_bytes(skb, at, h, TCP_HEADER_MIN, 0))) {
 		count(OBJECTS_EDIT_FAILED);
 		return withhold();
 	}

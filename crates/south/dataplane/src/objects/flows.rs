@@ -56,6 +56,8 @@ impl From<&Flow> for abi::object_flow {
             unprotected: flow.unprotected.map_or(0, Unprotected::code),
             has_timestamps: client.has_timestamps.into(),
             owes_ack: server.owes_ack.into(),
+            has_sack: client.has_sack.into(),
+            segment_size: client.segment_size,
             ..Default::default()
         }
     }
@@ -72,6 +74,8 @@ pub(super) fn flow_of(raw: &abi::object_flow) -> Option<Flow> {
             window: raw.client_window,
             window_scale: raw.client_window_scale,
             has_timestamps: raw.has_timestamps != 0,
+            has_sack: raw.has_sack != 0,
+            segment_size: raw.segment_size,
             options: ClientOptions::of_number(raw.options),
         },
         server: Server {

@@ -155,6 +155,7 @@ fn copy_of(record: &[u8]) -> Option<ObjectCopy<'_>> {
             abi::object_copy_kind::COPY_PARKED => CopyKind::Parked,
             abi::object_copy_kind::COPY_REQUEST => CopyKind::Request,
             abi::object_copy_kind::COPY_RESPONSE => CopyKind::Response,
+            abi::object_copy_kind::COPY_DEFERRED => CopyKind::Deferred,
             _ => return None,
         },
         interface: raw.ifindex,

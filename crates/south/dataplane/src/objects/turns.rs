@@ -49,13 +49,35 @@ impl MemberPlane {
         request_start: SeqNumber,
         state: StateBits,
     ) -> Result<bool, DataplaneError> {
-        let mut request = abi::store_confirmation {
+        self.confirm(abi::store_confirmation {
             key: key.into(),
             number,
             request_start: request_start.0,
             state: state.bits(),
+            has_record: 1,
             ..Default::default()
-        };
+        })
+    }
+
+    /// The turn gets no record, and goes on without protection. Returns whether the turn is under way.
+    ///
+    /// # Errors
+    /// The program cannot be run.
+    pub fn give_up_record(
+        &self,
+        key: FlowKey,
+        number: u32,
+        request_start: SeqNumber,
+    ) -> Result<bool, DataplaneError> {
+        self.confirm(abi::store_confirmation {
+            key: key.into(),
+            number,
+            request_start: request_start.0,
+            ..Default::default()
+        })
+    }
+
+    fn confirm(&self, mut request: abi::store_confirmation) -> Result<bool, DataplaneError> {
         let program = attach::program(&self.object, "store_confirmed")?;
         let input = ProgramInput {
             context_in: Some(request.as_bytes_mut()),

@@ -40,6 +40,8 @@ struct Ends {
 #[derive(Debug, Clone)]
 enum Action {
     Open,
+    /// Of a client without timestamps.
+    OpenBare,
     Syn {
         isn: u32,
         options: usize,
@@ -73,6 +75,8 @@ enum Action {
     Store(StoreKind),
     /// The store confirms the record of the turn under way, or of a turn before.
     Stored(u32),
+    /// That turn gets no record.
+    GiveUp(u32),
     /// So many bytes of the response have left.
     Sent(u64),
     Slot(u8),
@@ -169,6 +173,7 @@ fn action() -> impl Strategy<Value = Action> {
     let modes = select(vec![Mode::Served, Mode::Reviving, Mode::Foreign]);
     prop_oneof![
         6 => Just(Action::Open),
+        3 => Just(Action::OpenBare),
         1 => (isn(), 0_usize..4).prop_map(|(isn, options)| Action::Syn { isn, options }),
         1 => (isn(), 0_usize..4).prop_map(|(isn, options)| Action::SynAck { isn, options }),
         20 => sent().prop_map(Action::Client),
@@ -188,6 +193,7 @@ fn action() -> impl Strategy<Value = Action> {
         4 => select(vec![StoreKind::Indexed, StoreKind::Indexed, StoreKind::Unindexed, StoreKind::None])
             .prop_map(Action::Store),
         10 => prop_oneof![6 => Just(0), 1 => Just(1)].prop_map(Action::Stored),
+        1 => prop_oneof![6 => Just(0), 1 => Just(1)].prop_map(Action::GiveUp),
         2 => (24_000_u64..25_000).prop_map(Action::Sent),
         1 => (0_u8..16).prop_map(Action::Slot),
     ]
@@ -222,6 +228,8 @@ impl History<'_> {
         let known = self.lab.model.flow(&self.lab.key).cloned();
         match action {
             Action::Open => self.open(known.is_some()),
+            Action::OpenBare if known.is_none() => self.lab.shake_hands_without_timestamps(),
+            Action::OpenBare => {}
             Action::Syn { isn, options } => {
                 let options = options_of_syn(*options, self.tsval);
                 let syn = segment(self.lab.c + *isn, SeqNumber(0)).flags(SYN);
@@ -260,6 +268,10 @@ impl History<'_> {
             Action::Stored(before) => {
                 let number = known.map_or(0, |flow| flow.turn.number);
                 self.lab.stored(number.wrapping_sub(*before));
+            }
+            Action::GiveUp(before) => {
+                let number = known.map_or(0, |flow| flow.turn.number);
+                self.lab.given_up(number.wrapping_sub(*before));
             }
             Action::Sent(count) => {
                 if let Some(mut flow) = known {

@@ -2,7 +2,7 @@
 
 use objects::{
     flow::{Phase, Unprotected},
-    plane::{CopyKind, Counter, Event, StoreKind, Verdict},
+    plane::{CopyKind, Counter, Event, MARK_FROM_SERVER, StoreKind, Verdict},
     timestamp::{State, Timestamp},
 };
 use wire::Segment;
@@ -198,4 +198,124 @@ fn stored_echo_of_an_unknown_connection_goes_to_user_space() {
         }
         assert_eq!(lab.counted(Counter::Forged), 1);
     });
+}
+
+/// A connection of a client without timestamps, with a request.
+fn asked_without_timestamps(mut lab: Lab) -> Lab {
+    lab.store(StoreKind::Indexed);
+    lab.shake_hands_without_timestamps();
+    assert_eq!(lab.flow().unprotected, None);
+    let (seq, ack) = (lab.flow().client.nxt, lab.flow().server.nxt);
+    lab.client(segment(seq, ack).payload(REQUEST_BYTES));
+    lab
+}
+
+fn of_server(lab: &Lab, payload: &[u8]) -> Spec {
+    let flow = lab.flow();
+    let seq = flow.server.nxt - flow.server.delta;
+    segment(seq, flow.client.nxt).payload(payload)
+}
+
+#[test]
+fn response_without_timestamps_waits_for_its_record() {
+    alone(|lab| {
+        let mut lab = asked_without_timestamps(lab);
+        let first = lab.flow().server.nxt;
+        let response = of_server(&lab, &[head(4000), vec![b'x'; 100]].concat());
+        assert_eq!(lab.server(response.clone()).verdict, Verdict::Withheld);
+        assert_eq!(lab.counted(Counter::Deferred), 1);
+        let kinds: Vec<_> = lab.copies().iter().map(|copy| copy.kind).collect();
+        assert_eq!(kinds, [CopyKind::Deferred]);
+        assert_eq!(lab.flow().server.nxt, first);
+        assert!(lab.stored(0));
+        // User space sends the copy, and the request is acknowledged with it.
+        let again = response.mark(MARK + MARK_FROM_SERVER);
+        let out = lab.server(again);
+        assert_eq!(out.verdict, Verdict::RedirectNeighbour);
+        let seen = out.segment();
+        assert_eq!((seen.seq(), seen.ack()), (first, lab.flow().client.nxt));
+        let more = of_server(&lab, b"more");
+        assert_eq!(lab.server(more).verdict, Verdict::Next);
+    });
+}
+
+#[test]
+fn response_without_timestamps_or_record_continues_without_protection() {
+    alone(|lab| {
+        let mut lab = asked_without_timestamps(lab);
+        let response = of_server(&lab, &[head(4000), vec![b'x'; 100]].concat());
+        assert_eq!(lab.server(response.clone()).verdict, Verdict::Withheld);
+        assert!(!lab.given_up(1));
+        assert!(lab.given_up(0));
+        assert_eq!(lab.server(response).verdict, Verdict::Next);
+        assert!(!lab.flow().turn.is_guarded);
+        assert_eq!(lab.flow().unprotected, None);
+    });
+}
+
+#[test]
+fn response_without_timestamps_and_content_does_not_wait() {
+    alone(|lab| {
+        let mut lab = asked_without_timestamps(lab);
+        let response = of_server(&lab, b"HTTP/1.1 304 Not Modified\r\n\r\n");
+        assert_eq!(lab.server(response).verdict, Verdict::Next);
+    });
+}
+
+#[test]
+fn client_without_timestamps_is_unprotected_without_an_index_of_records() {
+    for kind in [StoreKind::None, StoreKind::Unindexed] {
+        alone(|lab| {
+            let mut lab = lab;
+            lab.store(kind);
+            lab.shake_hands_without_timestamps();
+            let unprotected = Some(Unprotected::NoTimestamps);
+            assert_eq!(lab.flow().unprotected, unprotected);
+        });
+        alone(|lab| {
+            let mut lab = lab;
+            lab.store(StoreKind::Indexed);
+            lab.shake_hands_without_timestamps();
+            lab.store(kind);
+            let (seq, ack) = (lab.flow().client.nxt, lab.flow().server.nxt);
+            lab.client(segment(seq, ack).payload(REQUEST_BYTES));
+            let unprotected = Some(Unprotected::NoTimestamps);
+            assert_eq!(lab.flow().unprotected, unprotected);
+        });
+    }
+}
+
+#[test]
+fn unknown_segment_without_timestamps_is_copied_while_the_pool_is_in_quiescence() {
+    alone(|lab| {
+        let mut lab = lab;
+        let spec = segment(lab.c, lab.s).payload(b"x");
+        assert_eq!(lab.client(spec.clone()).verdict, Verdict::Next);
+        lab.quiescence(true);
+        assert_eq!(lab.client(spec.clone()).verdict, Verdict::Drop);
+        assert!(lab.copies().is_empty());
+        lab.store(StoreKind::Indexed);
+        assert_eq!(lab.client(spec).verdict, Verdict::Drop);
+        let kinds: Vec<_> = lab.copies().iter().map(|copy| copy.kind).collect();
+        assert_eq!(kinds, [CopyKind::Unknown]);
+    });
+}
+
+/// The client has the bytes from another server.
+#[test]
+fn bytes_before_the_clients_are_acknowledged_without_timestamps() {
+    for is_v6 in [false, true] {
+        alone(|lab| {
+            let mut lab = asked_without_timestamps(lab.numbered(1000, 5000, is_v6));
+            let mut flow = lab.flow().clone();
+            flow.server.floor = flow.server.nxt + 10;
+            lab.write_flow(&flow, true);
+            let response = of_server(&lab, &head(4000));
+            let out = lab.server(response);
+            assert_eq!(out.verdict, Verdict::RedirectIngress);
+            let seen = out.segment();
+            let ack = flow.server.floor - flow.server.delta;
+            assert_eq!((seen.ack(), seen.option_bytes().len()), (ack, 0));
+        });
+    }
 }

@@ -29,6 +29,15 @@ impl Lab {
         self
     }
 
+    /// The handshake of a client without timestamps, whatever becomes of it.
+    pub(in crate::objects) fn shake_hands_without_timestamps(&mut self) {
+        let mss = &syn_options(10, 0, CLIENT_SCALE)[..4];
+        self.client(self.syn().options(mss));
+        let answer = self.server(self.syn_ack().options(mss));
+        let ack = answer.segment().seq() + 1;
+        self.client(segment(self.c + 1, ack));
+    }
+
     pub(in crate::objects) fn shake_hands(&mut self) {
         assert_eq!(self.client(self.syn()).verdict, Verdict::Next);
         let answer = self.server(self.syn_ack());
