@@ -134,8 +134,13 @@ fn finish(pool: Pool, failure: Failure, clients: Vec<Client>) {
         match (client.finish(), allowed) {
             (Ok(()), _) => {}
             (Err(error), Some(reason)) if error.kind() == ErrorKind::ConnectionReset => {
-                resets += 1;
-                assert_refused(&pool, address, reason);
+                let is_known = is_refused(&pool, address, reason);
+                resets += usize::from(is_known);
+                // The host that told the client may have lost power before the event was written.
+                assert!(
+                    is_known || failure == Failure::HostTwice,
+                    "{address}: {reason}"
+                );
             }
             (Err(error), _) => {
                 wrong.push(format!("{moment:?} of member {member}, {address}: {error}"))
@@ -152,7 +157,8 @@ fn finish(pool: Pool, failure: Failure, clients: Vec<Client>) {
     pool.stop();
 }
 
-fn assert_refused(pool: &Pool, client: SocketAddr, reason: &str) {
+/// Whether a member tells that the client was reset, and why.
+fn is_refused(pool: &Pool, client: SocketAddr, reason: &str) -> bool {
     let client = client.to_string();
     let refused = pool
         .members
@@ -161,7 +167,7 @@ fn assert_refused(pool: &Pool, client: SocketAddr, reason: &str) {
     let mut reasons = refused
         .filter(|event| event["client"] == client.as_str())
         .map(|event| event["reason"].to_string());
-    assert!(reasons.any(|it| it.contains(reason)), "{client}: {reason}");
+    reasons.any(|it| it.contains(reason))
 }
 
 /// The failure while all moments are reached.
