@@ -3,6 +3,8 @@
 //! The cost is measured on a member alone, because a balancer takes time of the same processors: the client's
 //! neighbour table sends the packets to the member directly. The figures of the whole pool contain the balancer's hop.
 
+mod redis;
+
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
@@ -17,6 +19,8 @@ use super::traffic::{curl, wrk};
 use harness::pool::{Pool, PoolHosts, WebServer};
 use lab::Signal;
 
+use self::redis::Redis;
+
 /// Delay of the client's link in each direction, for one download.
 const ONE_WAY_DELAY: Duration = Duration::from_millis(25);
 /// Rate of the client's link in a power-off.
@@ -25,29 +29,94 @@ const LINK_RATE: u64 = 200_000_000;
 const TIME_BEFORE_DEATH: Duration = Duration::from_millis(1500);
 const TIME_AFTER_DEATH: Duration = Duration::from_millis(2500);
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
-/// The object of one byte, and the large object.
+/// The object of one byte, the object of the paper's larger requests, and the large object.
 const SMALL: &str = "one";
+const MEDIUM: &str = "16k";
+const MEDIUM_BYTES: usize = 16 << 10;
 const LARGE: &str = "large";
 
 const REQUESTS_BOUND: &str = "each packet of the server is looked at once at egress and each packet of the client once \
      at ingress, and each head of a request and of a response is scanned";
 const PAUSE_BOUND: &str = "the lease must be over before another member may speak, and then the client's own timer \
      brings its request: 0.2 s at least on Linux";
+const STORED_PAUSE_BOUND: &str = "the lease must be over before another member may speak; the record is read, the client is \
+     called, and the local server is asked";
+const DEFERRED_BOUND: &str = "the first segments of each response wait for an operation of the store, and go through user \
+     space";
+const OPERATIONS_BOUND: &str = "a response that lasts longer than --store-after is written";
 
 pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     let hosts = hosts(bench)?;
-    let mut figures = requests(bench, &hosts)?;
+    let mut figures = requests(bench, &hosts, &TIMESTAMPS, &[])?;
     figures.extend(download(bench, &hosts)?);
     for (name, lease) in [("default", None), ("short", Some("25ms"))] {
-        figures.extend(pause(bench, &hosts, name, lease)?);
+        figures.extend(pause(bench, &hosts, name, lease, None)?);
+    }
+    let redis = Redis::start(bench)?;
+    figures.extend(with_store(bench, &hosts, &redis)?);
+    redis.stop()?;
+    Ok(figures)
+}
+
+/// What records cost, and the pause of a client that is called.
+fn with_store(bench: &Bench, hosts: &PoolHosts, redis: &Redis) -> Result<Vec<Figure>> {
+    let url = redis.url();
+    let before = redis.operations()?;
+    let mut figures = requests(bench, hosts, &LAZY, &["--store", &url])?;
+    let count = redis.operations()? - before;
+    let figure = Figure::of(
+        "objects.lazy.operations".to_owned(),
+        "",
+        &[count],
+        "operations for records in all runs of objects.lazy",
+    );
+    figures.push(figure.aim(Aim::AtMost(100.0), OPERATIONS_BOUND));
+    let client = &bench.stage.client;
+    client.sysctl("net.ipv4.tcp_timestamps", "0")?;
+    let deferred = requests(bench, hosts, &DEFERRED, &["--store", &url]);
+    client.sysctl("net.ipv4.tcp_timestamps", "1")?;
+    figures.extend(deferred?);
+    for (name, lease) in [("stored", None), ("stored.short", Some("25ms"))] {
+        figures.extend(pause(bench, hosts, name, lease, Some(&url))?);
     }
     Ok(figures)
 }
+
+/// How the state of small responses is kept, and the aims for objects of 1 byte and of 16 KiB.
+struct Subject {
+    prefix: &'static str,
+    how: &'static str,
+    aims: [f64; 2],
+    bound: &'static str,
+}
+
+const TIMESTAMPS: Subject = Subject {
+    prefix: "",
+    how: "",
+    aims: [0.93, 0.93],
+    bound: REQUESTS_BOUND,
+};
+const LAZY: Subject = Subject {
+    prefix: "lazy.",
+    how: "; with Redis on another host",
+    aims: [0.92, 0.93],
+    bound: REQUESTS_BOUND,
+};
+const DEFERRED: Subject = Subject {
+    prefix: "deferred.",
+    how: "; with Redis on another host, and a client without timestamps",
+    aims: [0.75, 0.85],
+    bound: DEFERRED_BOUND,
+};
 
 /// A balancer, and two members; the first of these is the stage's server.
 fn hosts(bench: &Bench) -> Result<PoolHosts> {
     let (stage, testbed) = (&bench.stage, &bench.stage.testbed);
     std::fs::write(stage.file(&format!("www/{SMALL}")), "1")?;
+    std::fs::write(
+        stage.file(&format!("www/{MEDIUM}")),
+        vec![b'x'; MEDIUM_BYTES],
+    )?;
     let balancer = testbed.lab.add_host_at("balancer", 2)?;
     let second = testbed.lab.add_host_at("second", 11)?;
     let members = [stage.server.clone(), second].map(|host| (host, WebServer::Nginx));
@@ -63,33 +132,58 @@ fn hosts(bench: &Bench) -> Result<PoolHosts> {
 }
 
 /// Small objects a second: on connections that stay, and on a connection for each.
-fn requests(bench: &Bench, hosts: &PoolHosts) -> Result<Vec<Figure>> {
+fn requests(
+    bench: &Bench,
+    hosts: &PoolHosts,
+    subject: &Subject,
+    more: &[&str],
+) -> Result<Vec<Figure>> {
+    let Subject {
+        prefix,
+        how: with,
+        aims,
+        bound,
+    } = *subject;
     let duration = bench.size("-d2s", "-d1s");
-    bench.say("wrk with 16 connections: a plain server, a member, a pool of one");
+    bench.say(format_args!(
+        "wrk with 16 connections: a plain server, a member, a pool of one{with}"
+    ));
     let kept: &[&str] = &["-t1", "-c16", duration];
     let closed: &[&str] = &["-t1", "-c16", "-H", "Connection: close", duration];
-    let run = |address: SocketAddr| -> Result<[f64; 2]> {
-        let url = format!("http://{address}/{SMALL}");
+    let run = |address: SocketAddr| -> Result<[f64; 3]> {
+        let [small, medium] = [SMALL, MEDIUM].map(|name| format!("http://{address}/{name}"));
         Ok([
-            wrk(bench, &[kept, &[&url]].concat())?,
-            wrk(bench, &[closed, &[&url]].concat())?,
+            wrk(bench, &[kept, &[&small]].concat())?,
+            wrk(bench, &[closed, &[&small]].concat())?,
+            wrk(bench, &[closed, &[&medium]].concat())?,
         ])
     };
-    let runs = compare(bench, hosts, run)?;
+    let runs = compare(bench, hosts, more, run)?;
     let mut figures = Vec::new();
-    for (index, (name, how)) in [
-        ("requests", "an object of one byte, connections that stay"),
+    for (index, (name, how, aim)) in [
+        (
+            "requests",
+            "an object of one byte, connections that stay",
+            aims[0],
+        ),
         (
             "connections",
             "an object of one byte, a connection for each request",
+            aims[0],
+        ),
+        (
+            "connections.16k",
+            "an object of 16 KiB, a connection for each request",
+            aims[1],
         ),
     ]
     .into_iter()
     .enumerate()
     {
-        let how = format!("wrk -t1 -c16 {duration} of {how}, nginx with two workers");
+        let how = format!("wrk -t1 -c16 {duration} of {how}, nginx with two workers{with}");
         let all = [0, 1, 2].map(|which| column(&runs[which], index));
-        figures.extend(of_member(name, "1/s", &all, &how, 0.93, REQUESTS_BOUND));
+        let name = format!("{prefix}{name}");
+        figures.extend(of_member(&name, "1/s", &all, &how, aim, bound));
     }
     Ok(figures)
 }
@@ -103,7 +197,7 @@ fn download(bench: &Bench, hosts: &PoolHosts) -> Result<Vec<Figure>> {
     link.adjust(&Direction::BOTH, |link: Impairment| {
         link.delay(ONE_WAY_DELAY)
     })?;
-    let runs = compare(bench, hosts, |address| {
+    let runs = compare(bench, hosts, &[], |address| {
         Ok([curl(bench, &[&format!("http://{address}/{LARGE}")])?])
     });
     link.adjust(&Direction::BOTH, |link: Impairment| {
@@ -126,6 +220,7 @@ fn download(bench: &Bench, hosts: &PoolHosts) -> Result<Vec<Figure>> {
 fn compare<const N: usize>(
     bench: &Bench,
     hosts: &PoolHosts,
+    more: &[&str],
     run: impl Fn(SocketAddr) -> Result<[f64; N]>,
 ) -> Result<[Vec<[f64; N]>; 3]> {
     let mut runs = [const { Vec::new() }; 3];
@@ -138,7 +233,7 @@ fn compare<const N: usize>(
             plain.wait_with_timeout(READ_TIMEOUT)?.is_some(),
             "nginx does not end"
         );
-        let pool = Pool::start(hosts, 1, &[])?;
+        let pool = start(hosts, 1, more)?;
         hosts.bypass_balancer(&bench.stage.client, Some(0))?;
         let member = run(hosts.service());
         hosts.bypass_balancer(&bench.stage.client, None)?;
@@ -147,6 +242,15 @@ fn compare<const N: usize>(
         pool.stop()?;
     }
     Ok(runs)
+}
+
+/// A pool whose members have found their store, if the pool has a store.
+fn start<'h>(hosts: &'h PoolHosts, count: usize, more: &[&str]) -> Result<Pool<'h>> {
+    let pool = Pool::start(hosts, count, more)?;
+    if more.contains(&"--store") {
+        pool.await_each("store_connected")?;
+    }
+    Ok(pool)
 }
 
 /// The ratio of the member with its aim, both figures, and the figures of the pool.
@@ -174,19 +278,24 @@ fn of_member(
 }
 
 /// The longest time without a byte, of a download whose member's host loses power.
-fn pause(bench: &Bench, hosts: &PoolHosts, name: &str, lease: Option<&str>) -> Result<Vec<Figure>> {
+fn pause(
+    bench: &Bench,
+    hosts: &PoolHosts,
+    name: &str,
+    lease: Option<&str>,
+    store: Option<&str>,
+) -> Result<Vec<Figure>> {
     let rounds = bench.size(7, 1);
     bench.say(format_args!("{rounds} power-offs, {name} lease"));
     bench.stage.sparse(&format!("www/{LARGE}"), 4 << 30)?;
-    let more: Vec<&str> = lease
-        .into_iter()
-        .flat_map(|lease| ["--lease", lease])
-        .collect();
+    let lease_words = lease.into_iter().flat_map(|lease| ["--lease", lease]);
+    let store_words = store.into_iter().flat_map(|store| ["--store", store]);
+    let more: Vec<&str> = lease_words.chain(store_words).collect();
     let link = &bench.stage.client.links()[0];
     link.adjust(&Direction::BOTH, |link: Impairment| link.rate(LINK_RATE))?;
     let mut pauses = Vec::new();
     for _ in 0..rounds {
-        let pool = Pool::start(hosts, 2, &more)?;
+        let pool = start(hosts, 2, &more)?;
         let pause = power_off(bench, hosts, &pool);
         pool.stop()?;
         pauses.push(pause?.as_secs_f64() * 1e3);
@@ -194,13 +303,15 @@ fn pause(bench: &Bench, hosts: &PoolHosts, name: &str, lease: Option<&str>) -> R
     link.adjust(&Direction::BOTH, Impairment::unlimited)?;
     let how = format!(
         "longest time without a byte of a download whose member's host loses power, one of two; lease of {}, client's link \
-         of {} Mbit/s",
+         of {} Mbit/s{}",
         lease.unwrap_or("25 to 250 ms (default)"),
-        LINK_RATE / 1_000_000
+        LINK_RATE / 1_000_000,
+        store.map_or("", |_| "; with Redis on another host")
     );
     let aim = if lease.is_some() { 80.0 } else { 300.0 };
     let figure = Figure::of(format!("objects.pause.{name}"), "ms", &pauses, how);
-    Ok(vec![figure.aim(Aim::AtMost(aim), PAUSE_BOUND)])
+    let bound = store.map_or(PAUSE_BOUND, |_| STORED_PAUSE_BOUND);
+    Ok(vec![figure.aim(Aim::AtMost(aim), bound)])
 }
 
 fn power_off(bench: &Bench, hosts: &PoolHosts, pool: &Pool<'_>) -> Result<Duration> {

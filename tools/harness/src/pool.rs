@@ -274,6 +274,23 @@ impl<'a> Pool<'a> {
         }
     }
 
+    /// Waits until each member has told an event of this kind.
+    ///
+    /// # Errors
+    /// A member does not.
+    pub fn await_each(&self, kind: &str) -> Result<()> {
+        let deadline = std::time::Instant::now() + STEP_TIMEOUT;
+        while self.events_of(kind)?.len() < self.members.len() {
+            self.hosts.interrupt.check()?;
+            ensure!(
+                std::time::Instant::now() < deadline,
+                "a member does not tell {kind}"
+            );
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
     /// Which member serves the connection of this client.
     ///
     /// # Errors
