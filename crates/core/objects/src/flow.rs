@@ -31,6 +31,8 @@ pub const RELEASED_BEYOND: u8 = 3;
 
 /// The smallest segment size that Linux believes a peer (`TCP_MIN_SND_MSS`), bytes.
 const SEGMENT_SIZE_MIN: u16 = 48;
+/// Segments on Ethernet (RFC 9293, 3.7.1), bytes.
+const ETHERNET_SEGMENT_SIZE: u16 = 1460;
 /// Options of a segment with timestamps, bytes.
 const TIMESTAMPS_LEN: u16 = 12;
 
@@ -98,12 +100,26 @@ impl Client {
     /// Most bytes of payload that a segment to the client has.
     #[must_use]
     pub fn payload_len_max(&self) -> usize {
-        let options_len = if self.has_timestamps {
+        let size = self
+            .segment_size
+            .clamp(SEGMENT_SIZE_MIN, ETHERNET_SEGMENT_SIZE);
+        usize::from(size - self.options_len())
+    }
+
+    /// Longest request that the client repeats in one segment, bytes. A longer request comes in several segments, and
+    /// no member joins the segments.
+    #[must_use]
+    pub fn repetition_len_max(&self) -> usize {
+        let size = self.segment_size.min(ETHERNET_SEGMENT_SIZE);
+        usize::from(size.saturating_sub(self.options_len()))
+    }
+
+    const fn options_len(&self) -> u16 {
+        if self.has_timestamps {
             TIMESTAMPS_LEN
         } else {
             0
-        };
-        usize::from(self.segment_size.max(SEGMENT_SIZE_MIN) - options_len)
+        }
     }
 
     /// Window of an acknowledgement that lies `missing` bytes before the client's: the right edge is the client's. The

@@ -23,6 +23,8 @@ pub struct RequestSummary {
     pub has_range: bool,
     /// Several ranges.
     pub has_ranges: bool,
+    /// The last bytes of an object.
+    pub has_suffix: bool,
     /// `Authorization`, or cookies.
     pub has_credentials: bool,
     /// `Upgrade`.
@@ -47,6 +49,7 @@ impl RequestSummary {
             has_close: has_close(fields),
             has_range: range.is_some(),
             has_ranges: has_comma || second.is_some(),
+            has_suffix: range.is_some_and(|value| value.windows(2).any(|two| two == b"=-")),
             has_credentials: fields.has("authorization") || fields.has("cookie"),
             has_upgrade: fields.has("upgrade"),
             has_expect: fields.has("expect"),
@@ -228,6 +231,8 @@ mod tests {
         assert!(one.has_range && !one.has_ranges);
         assert!(request("Range: bytes=1-2,5-6\r\n").has_ranges);
         assert!(request("Range: bytes=1-\r\nrange: bytes=2-\r\n").has_ranges);
+        assert!(request("Range: bytes=-5\r\n").has_suffix);
+        assert!(!request("Range: bytes=1-\r\n").has_suffix);
         assert!(request("COOKIE: a=b\r\n").has_credentials);
         assert!(request("Authorization: x\r\n").has_credentials);
         assert!(request("Upgrade: h2c\r\n").has_upgrade);

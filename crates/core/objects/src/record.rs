@@ -23,6 +23,7 @@ mod seal;
 
 use alloc::vec::Vec;
 
+use http1::range::RangeRequest;
 use http1::version::ObjectVersion;
 use serde::{Deserialize, Serialize};
 use wire::SeqNumber;
@@ -205,6 +206,15 @@ impl StoredAnswer {
         self.response_len
             .is_none_or(|len| offset <= len)
             .then_some(offset)
+    }
+
+    /// The part of the object that the response has. `None`: the response ends with the connection, or is empty.
+    #[must_use]
+    pub fn range(&self) -> Option<RangeRequest> {
+        let len = self.response_len?.checked_sub(self.header_len.into())?;
+        let last = self.first_byte.checked_add(len)?.checked_sub(1)?;
+        let first = self.first_byte;
+        (first <= last).then_some(RangeRequest::Closed { first, last })
     }
 
     fn is_valid(&self) -> bool {

@@ -764,9 +764,12 @@ impl Revival {
             }
         };
         let head_len =
+        let of_record = self.stored_answer().and_then(StoredAnswer::range);
             u32::try_from(head.len).map_err(|_| Reason::Request(Unprotected::SplitRequest))?;
         Ok(Question {
             bytes,
+            // The last bytes of an object: the record has the first of these.
+            (Position::Body { .. }, Err(Reason::OwnRange)) if of_record.is_some() => of_record,
             start,
             end: start + head_len,
             released,

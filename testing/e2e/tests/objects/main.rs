@@ -31,8 +31,15 @@ struct Download {
 
 impl Download {
     fn begin(pool: &Pool, address: SocketAddr) -> Self {
+        Self::begin_with(pool, address, "")
+    }
+
+    /// With more header fields in the request.
+    fn begin_with(pool: &Pool, address: SocketAddr, fields: &str) -> Self {
         let http = pool.connect(address);
-        let text = format!("GET /big.bin HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+        let text = format!(
+            "GET /big.bin HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n{fields}\r\n"
+        );
         e2e::clients::write(&http, text.as_bytes());
         let mut this = Self {
             http,
@@ -52,12 +59,16 @@ impl Download {
     }
 
     /// Reads the rest, and compares the body.
-    fn finish(mut self) {
+    fn finish(self) {
+        self.finish_with(&pattern(BIG_FILE_BYTES));
+    }
+
+    fn finish_with(mut self, expected: &[u8]) {
         self.bytes.extend(e2e::clients::read_to_end(&self.http));
         let end = self.bytes.windows(4).position(|four| four == b"\r\n\r\n");
         let body = &self.bytes[end.expect("a head") + 4..];
-        assert_eq!(body.len(), BIG_FILE_BYTES);
-        assert!(body == pattern(BIG_FILE_BYTES), "other bytes");
+        assert_eq!(body.len(), expected.len());
+        assert!(body == expected, "other bytes");
     }
 
     fn client(&self) -> SocketAddr {

@@ -248,3 +248,25 @@ fn long_response_costs_one_record_that_is_deleted() {
     assert_eq!(counts, [1, 1]);
     stored.stop();
 }
+
+/// The record has the whole request, and the first byte of the part.
+#[test]
+fn requests_that_the_store_alone_can_repeat_are_continued() {
+    let long = format!("X-Long: {}\r\n", "x".repeat(2500));
+    let last = BIG_FILE_BYTES - 1000;
+    for (fields, first) in [
+        (long.as_str(), 0),
+        (&format!("Range: bytes=-{last}\r\n"), BIG_FILE_BYTES - last),
+    ] {
+        let stored = StoredPool::of("objects-store-requests");
+        let pool = &stored.pool;
+        let mut download = Download::begin_with(pool, pool_addresses()[0], fields);
+        download.read_until_released(pool);
+        let dies = pool.server_of(download.client());
+        pool.members[dies].program.host.power_off().expect("off");
+        download.finish_with(&pattern(BIG_FILE_BYTES)[first..]);
+        assert_eq!(pool.revived().len(), 1);
+        pool.assert_none_refused();
+        stored.stop();
+    }
+}

@@ -7,7 +7,7 @@ use http1::{BodyLength, Method, parse_request, parse_response};
 use wire::{FlowKey, SeqNumber};
 
 use super::packet::Segment;
-use super::{Event, LARGEST_WINDOW, Shared, StoreKind, advance};
+use super::{Event, LARGEST_WINDOW, Shared, StoreKind, TURN_COPY_LEN_MAX, advance};
 use crate::flow::{
     Client, Flow, Phase, RELEASE_STEP, RELEASED_BEYOND, RELEASED_MAX, Server, Turn, Unprotected,
 };
@@ -18,6 +18,8 @@ use crate::timestamp::{
     FAR_POSITIONS, LaterPosition, MAX_HEADER, NEAR_POSITIONS, State, StateBits, version_word,
 };
 
+/// IP and TCP headers, bytes.
+const HEADERS_LEN_MAX: usize = 120;
 /// Repetitions of a request after which a byte is acknowledged.
 const RELEASE_AFTER: u8 = 4;
 /// Most bytes of a guarded response: a first one, a later one, a later one of a pool whose objects never change.
@@ -111,6 +113,16 @@ impl Turn {
     }
 }
 
+/// A record has the request from one copy. Without a store the client repeats a longer request in several segments, and
+/// no member joins the segments.
+fn longest_request(shared: &Shared, client: &Client) -> usize {
+    if shared.life.store == StoreKind::None {
+        client.repetition_len_max()
+    } else {
+        TURN_COPY_LEN_MAX - HEADERS_LEN_MAX
+    }
+}
+
 /// New bytes of the client.
 pub(super) fn on_client_payload(
     shared: &mut Shared,
@@ -145,6 +157,11 @@ pub(super) fn on_client_payload(
         if is_more {
             Err(Unprotected::Pipelined)
         } else {
+        } else if turn.is_guarded && summary.has_suffix && shared.life.store == StoreKind::None {
+            // Where the last bytes begin is in the record alone.
+            Err(Unprotected::OwnRange)
+        } else if turn.is_guarded && payload.len() > longest_request(shared, &flow.client) {
+            Err(Unprotected::SplitRequest)
             Ok(turn)
         }
     });

@@ -46,6 +46,7 @@ enum request_flag {
 	REQUEST_CREDENTIALS = 16, /* Authorization, or cookies */
 	REQUEST_UPGRADE = 32,
 	REQUEST_EXPECT = 64,
+	REQUEST_SUFFIX = 128, /* the last bytes of an object */
 };
 
 enum response_flag {

@@ -562,6 +562,19 @@ __noinline int has_comma(struct head_scan *s)
 	return false;
 }
 
+/* Whether a range is of the last bytes of an object: `bytes=-500`. */
+__noinline int has_suffix(struct head_scan *s)
+{
+	if (!s)
+		return false;
+	const __u8 *bytes = (const __u8 *)s->value;
+#pragma clang loop unroll(disable)
+	for (__u32 i = 1; i < VALUE_LEN_MAX && i < s->value_len; i++)
+		if (bytes[i - 1] == '=' && bytes[i] == '-')
+			return true;
+	return false;
+}
+
 static __always_inline bool find_request_flags(struct __sk_buff *skb, struct head_scan *s, __u8 *flags)
 {
 	bool is_close;
@@ -576,7 +589,7 @@ static __always_inline bool find_request_flags(struct __sk_buff *skb, struct hea
 	if (!take_value(skb, s, FIELD_RANGE))
 		return false;
 	bool are_several = s->repeated & FIELD_BIT(FIELD_RANGE) || has_comma(s);
-	*flags |= REQUEST_RANGE | (are_several ? REQUEST_RANGES : 0);
+	*flags |= REQUEST_RANGE | (are_several ? REQUEST_RANGES : 0) | (has_suffix(s) ? REQUEST_SUFFIX : 0);
 	return true;
 }
 

@@ -14,6 +14,12 @@
 #include "timestamps.h"
 #include "copy.h"
 
+/* Segments on Ethernet (RFC 9293 3.7.1), and the option of timestamps with its padding. */
+#define ETHERNET_SEGMENT_SIZE 1460
+#define TIMESTAMPS_LEN 12
+/* IP and TCP. */
+#define HEADERS_MOST 120
+
 /* Where the payload begins in the frame. */
 static __always_inline __u32 payload_at(const struct packet *p)
 {
@@ -55,6 +61,17 @@ static __always_inline __u8 objection(const struct request_head *head, const str
 	return OBJECT_PROTECTED;
 }
 
+/* A record has the request from one copy. Without a store the client repeats a longer request in several segments, and
+ * no member joins the segments. */
+static __always_inline __u32 longest_request(const struct member *m, const struct object_flow *f)
+{
+	if (m->store)
+		return OBJECT_TURN_COPY_MOST - HEADERS_MOST;
+	__u32 size = f->segment_size < ETHERNET_SEGMENT_SIZE ? f->segment_size : ETHERNET_SEGMENT_SIZE;
+	__u32 options = f->has_timestamps ? TIMESTAMPS_LEN : 0;
+	return size > options ? size - options : 0;
+}
+
 /* New bytes of the client. */
 static __always_inline void on_client_payload(struct __sk_buff *skb, struct member *m, const struct flow_key *key,
 					      struct object_flow *f, const struct packet *p)
@@ -76,6 +93,12 @@ static __always_inline void on_client_payload(struct __sk_buff *skb, struct memb
 	struct request_head head = {};
 	scan_request(skb, payload_at(p), p->payload_len, &head);
 	__u8 reason = objection(&head, p);
+	bool is_guarded = head.method == METHOD_GET && !head.body_len && (f->has_timestamps || m->store == STORE_INDEXED);
+	/* Where the last bytes begin is in the record alone. */
+	if (!reason && is_guarded && !m->store && (head.flags & REQUEST_SUFFIX))
+		reason = OBJECT_OWN_RANGE;
+	if (!reason && is_guarded && p->payload_len > longest_request(m, f))
+		reason = OBJECT_SPLIT_REQUEST;
 	if (reason) {
 		lose_protection(m, key, f, reason);
 		return;

@@ -91,6 +91,7 @@ impl Scanner {
             has_close: has(2),
             has_range: has(4),
             has_ranges: has(8),
+            has_suffix: has(128),
             has_credentials: has(16),
             has_upgrade: has(32),
             has_expect: has(64),

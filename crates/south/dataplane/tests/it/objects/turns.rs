@@ -2,7 +2,7 @@
 
 use objects::{
     flow::{Phase, Unprotected},
-    plane::{Counter, Event, Verdict},
+    plane::{Counter, Event, StoreKind, Verdict},
     timestamp::{State, Timestamp},
 };
 use wire::{Segment, SeqNumber};
@@ -229,6 +229,29 @@ fn response_until_close_ends_with_the_fin() {
         assert_eq!(lab.client(lab.next_of_client(14)).sent.len(), 1);
         assert_eq!(lab.flow().turn.phase, Phase::Idle);
     });
+}
+
+/// The client repeats a long request in several segments.
+#[test]
+fn request_longer_than_a_segment_is_unprotected_without_a_store() {
+    let request_of = |len: usize| {
+        let rest = len - "GET / HTTP/1.1\r\nX: \r\n\r\n".len();
+        format!("GET / HTTP/1.1\r\nX: {}\r\n\r\n", "x".repeat(rest)).into_bytes()
+    };
+    let split = Some(Unprotected::SplitRequest);
+    for (store, len, unprotected) in [
+        (StoreKind::None, 1448, None),
+        (StoreKind::None, 1449, split),
+        (StoreKind::Indexed, 1449, None),
+        (StoreKind::Unindexed, 3000, None),
+    ] {
+        alone(|lab| {
+            let mut lab = lab.open();
+            lab.store(store);
+            lab.client(lab.next_of_client(12).payload(&request_of(len)));
+            assert_eq!(lab.flow().unprotected, unprotected, "{len}");
+        });
+    }
 }
 
 /// The body of a request is acknowledged as it comes: the client does not send the rest otherwise.
