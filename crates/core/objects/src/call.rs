@@ -52,7 +52,11 @@ pub fn packet(key: FlowKey, pool_key: &PoolKey, record: &Record) -> Option<Vec<u
         source: key.server(),
         destination: key.client(),
         seq,
-        ack: turn.request_end(),
+        // Without PAWS the client would take the acknowledgement, and keep its request no longer.
+        ack: match record.options.has_timestamps {
+            true => turn.request_end(),
+            false => turn.request_start,
+        },
         flags: Flags::ACK,
         window: 0,
         options: stamps.as_slice(),

@@ -1,8 +1,8 @@
 //! Responses to clients without timestamps, which wait for their records (TRODS 4.1).
 //!
-//! Such a client's segments tell nothing of the response. So no byte leaves before the store has the record: another
-//! member then knows the response, and the client's acknowledgement tells how much of the response the client has. The
-//! programs give the server's segments to user space meanwhile; the server's TCP takes these for sent.
+//! The segments of the client tell nothing of the response. So no byte leaves before the store has the record. With the
+//! record another member knows the response, and the client's acknowledgement tells the position. Until then the
+//! programs give the server's segments to user space. The server's TCP takes the segments for sent.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -40,12 +40,24 @@ struct Response {
 pub struct Released {
     /// The connection.
     pub key: FlowKey,
-    /// The turn of the response, if the turn gets no record: its number, and the first byte of the request.
-    pub given_up: Option<(u32, SeqNumber)>,
+    /// The turn gets no record.
+    pub given_up: Option<GivenUp>,
     /// Interface on which the segments would have left.
     pub interface: u32,
     /// IP packets in the numbers of the server's socket.
     pub packets: Vec<Vec<u8>>,
+}
+
+/// A turn without a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GivenUp {
+    /// Number of the turn.
+    pub number: u32,
+    /// First byte of the request.
+    pub request_start: SeqNumber,
+    /// The connection was revived here. The member before may have left a record of a response to the same request,
+    /// with another head: no member can tell the two responses apart, and the connection must be reset.
+    pub must_reset: bool,
 }
 
 impl DeferredResponses {
@@ -120,20 +132,32 @@ impl DeferredResponses {
 impl Response {
     fn released(self, key: FlowKey, flow: &Flow, is_given_up: bool) -> Released {
         let size = flow.client.payload_len_max();
-        let segments = self.segments.iter();
-        let packets = segments.filter_map(SegmentCopy::segment);
+        let mut packets = Vec::new();
+        let mut end = flow.turn.response_start;
+        for segment in self.segments.iter().filter_map(SegmentCopy::segment) {
+            // From the first byte of the response on, without a gap: a segment of an earlier socket or of an earlier
+            // turn has other numbers.
+            let seq = segment.seq() + flow.server.delta;
+            if seq.before(flow.turn.response_start) || seq.after(end) {
+                continue;
+            }
+            end = end.max_seq(seq + u32::try_from(segment.payload().len()).unwrap_or(0));
+            packets.extend(cut(key, &segment, size));
+        }
         Released {
             key,
-            given_up: is_given_up.then_some((flow.turn.number, flow.turn.request_start)),
+            given_up: is_given_up.then_some(GivenUp {
+                number: flow.turn.number,
+                request_start: flow.turn.request_start,
+                must_reset: flow.server.floor != flow.server.isn,
+            }),
             interface: self.segments.first().map_or(0, |copy| copy.interface),
-            packets: packets
-                .flat_map(|segment| cut(key, &segment, size))
-                .collect(),
+            packets,
         }
     }
 }
 
-/// The segment in pieces that the client takes. Of a longer segment the copy has the beginning; the server's TCP sends
+/// The segment in pieces that the client takes. The copy of a longer segment has the beginning. The server's TCP sends
 /// the rest again.
 fn cut(key: FlowKey, segment: &Segment<'_>, size: usize) -> Vec<Vec<u8>> {
     let is_whole = segment.payload().len() == segment.payload_len();

@@ -87,8 +87,8 @@ impl Flow {
 }
 
 impl Flow {
-    /// Whether the record of the turn alone tells another member what the client has, and the record is not stored: no
-    /// byte of the response leaves.
+    /// Whether the record alone would tell another member the client's position, and the record is not stored: no byte
+    /// of the response leaves.
     #[must_use]
     pub fn awaits_store(&self) -> bool {
         let is_guarded = self.turn.is_guarded && self.turn.phase == Phase::Body;
@@ -267,8 +267,11 @@ pub enum Mode {
 /// Why a connection is not protected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Unprotected {
-    /// The client does not use timestamps and SACK, or takes segments of fewer than 1,300 bytes only.
-    #[error("the client has no timestamps or no SACK, or its segments are shorter than 1300 bytes")]
+    /// The client does not use timestamps, and no store had an answer at the handshake. Or the client uses timestamps,
+    /// and no SACK, or segments of fewer than 1,300 bytes.
+    #[error(
+        "the client has no timestamps (without a store) or no SACK, or its segments are shorter than 1300 bytes"
+    )]
     NoTimestamps,
     /// The client's bytes are no request of HTTP/1.1, or the meaning is in doubt: TLS, HTTP/2, malformed.
     #[error(

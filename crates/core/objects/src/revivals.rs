@@ -241,8 +241,13 @@ impl Revivals {
                     }
                     Err(Rejected {
                         reason: Reason::Idle,
-                        ..
-                    }) => return Ok(None),
+                        reset,
+                    }) => {
+                        if let Some(packet) = reset {
+                            programs.to_client(copy.interface, &packet)?;
+                        }
+                        return Ok(None);
+                    }
                     Err(rejected) => return reject(programs, copy, rejected).map(Some),
                 }
             }
@@ -342,6 +347,26 @@ impl Revivals {
             }
         }
         Ok(ended)
+    }
+
+    /// A connection cannot be protected, and must not go on without: the client is reset. `None`: the connection is
+    /// gone.
+    ///
+    /// # Errors
+    /// A call of the programs fails.
+    pub fn refuse<P: Programs>(
+        &mut self,
+        programs: &mut P,
+        key: FlowKey,
+        reason: Reason,
+        now: Duration,
+    ) -> Result<Option<Ended>, P::Error> {
+        let Some(flow) = programs.flow(key)? else {
+            return Ok(None);
+        };
+        programs.forget_flow(key)?;
+        self.farewells.insert(key, Farewell::of(&flow, now));
+        Ok(Some(Ended::at_once(key, reason)))
     }
 
     fn clear<P: Programs>(&mut self, programs: &mut P) -> Result<(), P::Error> {

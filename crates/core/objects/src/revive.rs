@@ -51,6 +51,8 @@ pub const CLOCK_DIFFERENCE: Duration = Duration::from_secs(5);
 pub const SETTLE_TIME: Duration = Duration::from_millis(500);
 /// Segments sent to the local server without an answer, before the connection is reset.
 const TRIES_MAX: u32 = 8;
+/// Time after which a client has repeated an unacknowledged request.
+const REPEAT_TIME: Duration = Duration::from_secs(4);
 /// How often a revival sees the lowest segment of a client that is not the request of the response: the first time, as
 /// a probe of the tail (RFC 8985), and with the timer, which repeats the lowest of all.
 const LATER_REQUESTS_MAX: u32 = 4;
@@ -119,7 +121,7 @@ pub enum Reason {
     /// The client sends nothing more.
     #[error("the client sends no request")]
     Silent,
-    /// The client says nothing that needs an answer now: no response is under way.
+    /// No response is under way. The packet beside, if any, closes the client's connection.
     #[error("no response is under way")]
     Idle,
     /// The local server does not answer.
@@ -287,12 +289,23 @@ impl Revival {
             state => Position::of(state, &rules.key, &key, segment.ack()).map(|it| (it, None)),
         };
         let (position, stored) = found.map_err(|error| rejected(error.into()))?;
-        let last_turn = record.ok().and_then(|record| record.turns.last());
-        let next_turn = last_turn.map(|turn| turn.number.wrapping_add(u32::from(stored.is_none())));
-        // A client without timestamps may wait for the first byte of a response, and its request is acknowledged.
-        let may_wait = stamps.is_none() && stored.is_some();
         let is_idle = matches!(position, Position::Idle { .. });
-        if is_idle && segment.payload().is_empty() && !may_wait {
+        let last_turn = record.ok().and_then(|record| record.turns.last());
+        let untold = last_turn.filter(|_| stamps.is_none());
+        if let Some(turn) = untold.filter(|_| is_idle) {
+            if has_bytes_behind_hole(segment) {
+                return Err(rejected(PositionError::HeaderPart.into()));
+            }
+            if segment.payload().is_empty() {
+                let has_repeated = now >= rules.settled_at + REPEAT_TIME;
+                return Err(without_request(key, segment, turn, has_repeated));
+            }
+            if now < rules.settled_at {
+                let (reason, reset) = (Reason::Idle, None);
+                return Err(Rejected { reason, reset });
+            }
+        }
+        if is_idle && segment.payload().is_empty() {
             let (reason, reset) = (Reason::Idle, None);
             return Err(Rejected { reason, reset });
         }
@@ -315,7 +328,7 @@ impl Revival {
             },
             position,
             stored: stored.cloned(),
-            next_turn: next_turn.filter(|_| stamps.is_none()),
+            next_turn: untold.map(|turn| turn.number.wrapping_add(1)),
             asked: None,
             stage: Stage::AwaitsRequest {
                 lowest: None,
@@ -594,6 +607,10 @@ impl Revival {
 
     /// No response was under way: the request passes as the client sent it, and so does the answer.
     fn splice_idle(&mut self, now: Duration) -> Vec<Action> {
+        if self.next_turn.is_some() && self.client.newest_ack != self.client.ack {
+            // A dead member has sent a part of the response.
+            return self.refuse(PositionError::HeaderPart.into());
+        }
         let Stage::Asks(question, connected, _) = &self.stage else {
             return Vec::new();
         };
@@ -747,9 +764,12 @@ impl Revival {
         let head = parse_request(request)
             .map_err(|_| Reason::Request(Unprotected::NotHttp))?
             .ok_or(Reason::Request(Unprotected::SplitRequest))?;
+        let of_record = self.stored_answer().and_then(StoredAnswer::range);
         let own_range = match (self.position, checked(&head)) {
             // The range passes as the client sent it.
             (Position::Idle { .. }, Err(Reason::OwnRange)) => Some(RangeRequest::From(0)),
+            // The last bytes of an object: the record has the first of these.
+            (Position::Body { .. }, Err(Reason::OwnRange)) if of_record.is_some() => of_record,
             (_, checked) => checked?,
         };
         let bytes = match self.position {
@@ -764,12 +784,9 @@ impl Revival {
             }
         };
         let head_len =
-        let of_record = self.stored_answer().and_then(StoredAnswer::range);
             u32::try_from(head.len).map_err(|_| Reason::Request(Unprotected::SplitRequest))?;
         Ok(Question {
             bytes,
-            // The last bytes of an object: the record has the first of these.
-            (Position::Body { .. }, Err(Reason::OwnRange)) if of_record.is_some() => of_record,
             start,
             end: start + head_len,
             released,
@@ -778,6 +795,28 @@ impl Revival {
             own_range: own_range.unwrap_or(RangeRequest::From(0)),
             has_own_range: own_range.is_some(),
         })
+    }
+}
+
+/// A segment without payload of a client without timestamps that has the whole response of the record.
+fn without_request(
+    key: FlowKey,
+    segment: &Segment<'_>,
+    turn: &StoredTurn,
+    has_repeated: bool,
+) -> Rejected {
+    let end = turn.request_end();
+    // The client has sent more, and repeats nothing: the next request was acknowledged, and was not protected.
+    if segment.seq().after(end) && has_repeated {
+        return Rejected {
+            reason: PositionError::NextRequest.into(),
+            reset: segments::reset(key, segment.ack(), segment.end_seq()),
+        };
+    }
+    let closes = segment.flags().contains(wire::Flags::FIN) && segment.seq() == end;
+    Rejected {
+        reason: Reason::Idle,
+        reset: closes.then(|| segments::close(key, segment)).flatten(),
     }
 }
 

@@ -481,6 +481,9 @@ impl Member {
         self.server.clear(&self.service.addresses, clock::now())?;
         let incarnation = self.service.rules.incarnation;
         let ended = self.revivals.server_died(&self.plane, incarnation)?;
+        if let Some(records) = &mut self.records {
+            records.server_died();
+        }
         self.service.rules.incarnation += 1;
         self.service.rules.settled_at = clock::now() + SETTLE_TIME;
         events.push(Event::Died {
@@ -573,10 +576,13 @@ impl Member {
             unix_now: clock::unix_offset() + clock::boot(),
             ..self.service.rules
         };
-        if let Some(records) = &mut self.records {
+        let ended = self.revivals.take(&self.plane, &rules, &copy, record)?;
+        // A client without timestamps may have to answer once more.
+        let is_over = ended.is_some() || copy.segment().is_some_and(|it| it.timestamps().is_some());
+        if let Some(records) = self.records.as_mut().filter(|_| is_over) {
             records.on_answer(&copy.key);
         }
-        if let Some(ended) = self.revivals.take(&self.plane, &rules, &copy, record)? {
+        if let Some(ended) = ended {
             self.end(ended, events);
         }
         Ok(())
@@ -606,7 +612,13 @@ impl Member {
             self.revivals.call(&self.plane, &packet);
         }
         for released in records.released(&self.plane)? {
-            self.revivals.release(&self.plane, &released);
+            if released.given_up.is_some_and(|turn| turn.must_reset) {
+                let reason = PositionError::StoreLost.into();
+                let ended = self.revivals.refuse(&self.plane, released.key, reason)?;
+                events.extend(ended.map(event_of));
+            } else {
+                self.revivals.release(&self.plane, &released);
+            }
         }
         for looked_up in found {
             self.revive_with(looked_up, events)?;

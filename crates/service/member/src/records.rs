@@ -16,7 +16,7 @@ mod looking;
 
 use std::{
     cell::RefCell,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     net::SocketAddr,
     os::fd::BorrowedFd,
     rc::Rc,
@@ -55,6 +55,8 @@ const DRAIN_PERIOD: Duration = Duration::from_millis(5);
 const IDLE_DRAIN_PERIOD: Duration = Duration::from_millis(100);
 /// URLs of stores without a list of the records of a member.
 const UNINDEXED_SCHEME: &str = "memcached:";
+/// Generations in the difference between the clocks of two hosts ([`objects::revive::CLOCK_DIFFERENCE`]).
+const GENERATIONS_OF_CLOCK_DIFFERENCE: u32 = 100;
 /// Tries to write a record.
 const PUT_TRIES_MAX: u32 = 8;
 
@@ -262,6 +264,18 @@ impl Records {
         Ok(found)
     }
 
+    /// The server has died: no segment of its sockets leaves.
+    pub(crate) fn server_died(&mut self) {
+        self.deferred.clear();
+        self.turns.clear();
+        // A record of the dead server's response says nothing of the next server's response to the same request.
+        for pending in self.pending.values_mut() {
+            if matches!(pending, Pending::Put { .. }) {
+                *pending = Pending::Other;
+            }
+        }
+    }
+
     /// A segment of the server waits for the record of its turn.
     pub(crate) fn defer(&mut self, copy: SegmentCopy) {
         self.deferred.add(copy, clock::now());
@@ -269,17 +283,23 @@ impl Records {
 
     /// Responses that wait no longer. A turn that gets no record goes on without protection.
     pub(crate) fn released(&mut self, plane: &MemberPlane) -> Result<Vec<Released>, MemberError> {
-        let (turns, pending) = (&self.turns, &self.pending);
-        let is_written = |key: &FlowKey| {
-            let mut pending = pending.values();
-            pending.any(|pending| matches!(pending, Pending::Put { key: of, .. } if of == key))
-        };
-        let may_be_stored = |key: &FlowKey| turns.knows(key) || is_written(key);
+        let now = clock::now();
+        if self.deferred.deadline().is_none_or(|at| now < at) {
+            return Ok(Vec::new());
+        }
+        let turns = &self.turns;
+        let written: HashSet<FlowKey> = { self.pending.values() }
+            .filter_map(|pending| match pending {
+                Pending::Put { key, .. } => Some(*key),
+                _ => None,
+            })
+            .collect();
+        let may_be_stored = |key: &FlowKey| turns.knows(key) || written.contains(key);
         let flow = |key| plane.flow(key);
-        let released = self.deferred.take_due(clock::now(), flow, may_be_stored)?;
+        let released = self.deferred.take_due(now, flow, may_be_stored)?;
         for given_up in &released {
-            if let Some((number, start)) = given_up.given_up {
-                plane.give_up_record(given_up.key, number, start)?;
+            if let Some(turn) = given_up.given_up.filter(|turn| !turn.must_reset) {
+                plane.give_up_record(given_up.key, turn.number, turn.request_start)?;
             }
         }
         Ok(released)
@@ -446,7 +466,10 @@ impl Records {
             generation: generation(),
         };
         let due = self.turns.take_due(now, writer, |key| plane.flow(key))?;
-        for (key, record) in due {
+        for (key, mut record) in due {
+            let known = self.kept.record(&key).map(|known| known.generation);
+            let next = known.map_or(0, |known| known.wrapping_add(1));
+            record.generation = record.generation.max(next);
             self.put(key, record, 1);
         }
         Ok(())
@@ -550,8 +573,12 @@ impl Records {
             .find(|(membership, _)| **membership == found.owner)
             .map(|(_, name)| StoreKey::new(*name, key));
         let name = old.unwrap_or(self.names.own(key));
-        // The client needs the record until the echo is of this member's response.
-        self.kept.insert(key, name, found.clone(), clock::now());
+        // The client needs the record until the echo is of this member's response. Records of this member are newer,
+        // also than a record that the dead member has written since, whose clock may be ahead.
+        let mut known = found.clone();
+        let now = generation().max(found.generation);
+        known.generation = now.wrapping_add(GENERATIONS_OF_CLOCK_DIFFERENCE);
+        self.kept.insert(key, name, known, clock::now());
         if is_stored {
             self.keep(keeping::Task::Write(key, found.clone()));
         }

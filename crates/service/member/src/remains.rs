@@ -51,8 +51,8 @@ pub(crate) fn socket(run_dir: &Path, name: &str) -> PathBuf {
     directory(run_dir, name).join("control.sock")
 }
 
-/// The place of a member on this host, locked. When this goes, mounts and directory stay only if something of a member
-/// is left there.
+/// The place of a member on this host, locked. At the end mounts and directory stay only if programs or processes of
+/// the member are left.
 pub(crate) struct MemberDirectory {
     directory: PathBuf,
     mounts: Option<Mounts>,

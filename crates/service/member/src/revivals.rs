@@ -7,7 +7,7 @@ use objects::{
     plane::SegmentCopy,
     record::Record,
     revivals::{self, Ended, Programs},
-    revive::{PositionError, Rules},
+    revive::{PositionError, Reason, Rules},
     unreachable,
 };
 use std::time::Duration;
@@ -229,13 +229,26 @@ impl Revivals {
         self.call(plane, &message);
     }
 
+    /// The connection is reset.
+    pub(crate) fn refuse(
+        &mut self,
+        plane: &MemberPlane,
+        key: FlowKey,
+        reason: Reason,
+    ) -> Result<Option<Ended>, MemberError> {
+        let (mut kernel, revivals) = self.split(plane);
+        revivals.refuse(&mut kernel, key, reason, clock::now())
+    }
+
     /// A segment of the server that waited for its record goes on. A packet that does not leave is sent again by the
     /// server's TCP.
     pub(crate) fn release(&self, plane: &MemberPlane, released: &Released) {
         let device = plane.interfaces().find(|it| it.index == released.interface);
-        for packet in device.into_iter().flat_map(|_| &released.packets) {
-            let sent = device.map(|device| self.injector.from_server(device, packet));
-            if let Some(Err(error)) = sent {
+        let Some(device) = device else {
+            return;
+        };
+        for packet in &released.packets {
+            if let Err(error) = self.injector.from_server(device, packet) {
                 tracing::debug!(%error, "a packet of the server did not leave");
             }
         }

@@ -1,4 +1,4 @@
-//! Clients without timestamps: the store alone tells another member what such a client has.
+//! Clients without timestamps: the record alone tells another member the client's position.
 
 use std::io::ErrorKind;
 
@@ -10,7 +10,7 @@ use lab::Signal;
 use super::Download;
 use super::store::{StoredPool, second_response_survives};
 
-/// A pool with a store, and a client host whose TCP has these settings off.
+/// A pool with a store, and a client host without these features of TCP.
 fn pool_without(label: &str, settings: &[&str]) -> StoredPool {
     let stored = StoredPool::of(label);
     switch_off(&stored.pool, settings);

@@ -1,10 +1,16 @@
 use alloc::vec;
 use core::convert::Infallible;
 
-use wire::IpPacket;
+use http1::version::VersionCheck;
+use wire::{IpPacket, SynOptions};
 
 use super::*;
-use crate::plane::CopyKind;
+use crate::key::PoolKey;
+use crate::plane::{CopyKind, Packet, Plane, Settings, StoreKind, Verdict};
+use crate::revive::WITHHOLD_MAX;
+
+const LEASE_MAX: Duration = Duration::from_secs(1 << 30);
+const RESPONSE_HEAD: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\nETag: \"a\"\r\n\r\n";
 
 fn key() -> FlowKey {
     FlowKey::new(([10, 0, 0, 3], 4000).into(), ([10, 0, 9, 9], 80).into())
@@ -94,4 +100,189 @@ fn number_of_segments_is_limited() {
     assert_eq!(deferred.segments, FLOW_SEGMENTS_MAX);
     deferred.clear();
     assert_eq!(deferred.segments, 0);
+}
+
+/// A client without timestamps and its server, of which each has sent everything before `client` and `server`.
+struct Talk {
+    plane: Plane,
+    client: SeqNumber,
+    server: SeqNumber,
+}
+
+impl Talk {
+    /// The server has the request.
+    fn begin(client: u32, server: u32) -> Self {
+        let mut plane = Plane::new(Settings {
+            addresses: vec![key().server()],
+            keys: vec![PoolKey([1; 16])],
+            mark: 100,
+            version_check: VersionCheck::Etag,
+            is_immutable: false,
+            withhold: WITHHOLD_MAX,
+        });
+        plane.accept(true);
+        plane.set_lease(LEASE_MAX);
+        plane.set_store(StoreKind::Indexed);
+        plane.new_incarnation(1);
+        let (client, server) = (SeqNumber(client), SeqNumber(server));
+        let mut talk = Self {
+            plane,
+            client,
+            server,
+        };
+        let syn = SynOptions {
+            mss: Some(1460),
+            window_scale: None,
+            sack_permitted: true,
+            timestamps: None,
+        };
+        talk.send(true, client, SeqNumber(0), Flags::SYN, &[], &syn);
+        let flags = Flags::SYN.union(Flags::ACK);
+        talk.send(false, server, client + 1, flags, &[], &syn);
+        (talk.client, talk.server) = (client + 1, server + 1);
+        let none = SynOptions {
+            mss: None,
+            sack_permitted: false,
+            ..syn
+        };
+        let first = crate::isn::initial(&PoolKey([1; 16]), &key(), crate::isn::Slot::new(0)) + 1;
+        talk.send(true, client + 1, first, Flags::ACK, &[], &none);
+        let request = b"GET / HTTP/1.1\r\n\r\n";
+        talk.send(true, client + 1, first, Flags::ACK, request, &none);
+        talk.client += 18;
+        talk
+    }
+
+    fn send(
+        &mut self,
+        is_client: bool,
+        seq: SeqNumber,
+        ack: SeqNumber,
+        flags: Flags,
+        payload: &[u8],
+        options: &SynOptions,
+    ) -> Verdict {
+        let (source, destination) = if is_client {
+            (key().client(), key().server())
+        } else {
+            (key().server(), key().client())
+        };
+        let options = options.emit();
+        let spec = SegmentSpec {
+            source,
+            destination,
+            seq,
+            ack,
+            flags,
+            window: 60_000,
+            options: options.as_slice(),
+            payload,
+        };
+        let mut bytes = Vec::new();
+        spec.emit(&mut bytes, ChecksumMode::Full).unwrap();
+        let mut packet = Packet {
+            bytes,
+            mark: 0,
+            interface: 1,
+            checksum: ChecksumMode::Full,
+        };
+        let now = Duration::from_secs(1);
+        if is_client {
+            self.plane.ingress(&mut packet, now)
+        } else {
+            self.plane.egress(&mut packet, now)
+        }
+    }
+
+    /// A segment of the response, `offset` bytes behind its beginning.
+    fn respond(&mut self, offset: u32, payload: &[u8]) -> SegmentCopy {
+        let none = SynOptions {
+            mss: None,
+            window_scale: None,
+            sack_permitted: false,
+            timestamps: None,
+        };
+        let (seq, ack) = (self.server + offset, self.client);
+        let verdict = self.send(false, seq, ack, Flags::ACK, payload, &none);
+        assert_eq!(verdict, Verdict::Withheld);
+        self.plane.take_copy().expect("a copy")
+    }
+
+    fn flow(&self) -> Flow {
+        self.plane.flow(&key()).expect("a connection").clone()
+    }
+}
+
+fn take_due(
+    deferred: &mut DeferredResponses,
+    now: Duration,
+    flow: &Flow,
+    may_be_stored: bool,
+) -> Vec<Released> {
+    let flow = |_| Ok::<_, Infallible>(Some(flow.clone()));
+    let Ok(released) = deferred.take_due(now, flow, |_| may_be_stored);
+    released
+}
+
+#[test]
+fn response_waits_for_the_store_and_a_second_at_most() {
+    let mut talk = Talk::begin(99, 4999);
+    let mut deferred = DeferredResponses::default();
+    let now = Duration::from_secs(5);
+    deferred.add(talk.respond(0, RESPONSE_HEAD), now);
+    let flow = talk.flow();
+    assert!(flow.awaits_store());
+    assert_eq!(take_due(&mut deferred, now, &flow, true), []);
+    assert_eq!(deferred.deadline(), Some(now + LOOK_PERIOD));
+    let late = now + WAIT_MAX;
+    let [released] = &take_due(&mut deferred, late, &flow, true)[..] else {
+        panic!("not released");
+    };
+    let given_up = GivenUp {
+        number: flow.turn.number,
+        request_start: flow.turn.request_start,
+        must_reset: false,
+    };
+    assert_eq!(released.given_up, Some(given_up));
+    assert_eq!(released.packets.len(), 1);
+}
+
+#[test]
+fn response_without_a_record_under_way_is_given_up_at_once() {
+    let mut talk = Talk::begin(99, 4999);
+    let mut deferred = DeferredResponses::default();
+    deferred.add(talk.respond(0, RESPONSE_HEAD), Duration::ZERO);
+    let released = take_due(&mut deferred, Duration::ZERO, &talk.flow(), false);
+    assert!(released[0].given_up.is_some());
+}
+
+#[test]
+fn stored_response_leaves_with_the_rest_in_order() {
+    let mut talk = Talk::begin(99, 4999);
+    let mut deferred = DeferredResponses::default();
+    let now = Duration::ZERO;
+    deferred.add(talk.respond(0, RESPONSE_HEAD), now);
+    let behind = u32::try_from(RESPONSE_HEAD.len()).unwrap();
+    deferred.add(talk.respond(behind, b"body"), now);
+    // Behind a gap: the server's TCP sends this again.
+    deferred.add(talk.respond(behind + 5, b"more"), now);
+    let mut flow = talk.flow();
+    flow.storage.stored = flow.turn.number + 1;
+    deferred.wake(&key());
+    let released = take_due(&mut deferred, now, &flow, true);
+    assert_eq!((released[0].given_up, released[0].packets.len()), (None, 2));
+}
+
+/// The client has begun anew from the same port.
+#[test]
+fn segments_of_an_earlier_socket_are_dropped() {
+    let mut deferred = DeferredResponses::default();
+    let before = Talk::begin(99, 4999).respond(0, RESPONSE_HEAD);
+    deferred.add(before, Duration::ZERO);
+    let mut talk = Talk::begin(99, 77_777);
+    talk.respond(0, RESPONSE_HEAD);
+    let mut flow = talk.flow();
+    flow.storage.stored = flow.turn.number + 1;
+    let released = take_due(&mut deferred, Duration::ZERO, &flow, true);
+    assert_eq!(released[0].packets, Vec::<Vec<u8>>::new());
 }

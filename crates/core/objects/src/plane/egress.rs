@@ -13,6 +13,7 @@
 //! | payload that another server has sent | acknowledged in the client's name |
 //! | first payload of a response | the head is read: from here on timestamps say where the body began |
 //! | pure ACK of a guarded request | withheld |
+//! | response to a client without timestamps | copied for user space, and withheld, until the record is stored |
 //! | any other of a flow | sequence number, window and timestamp as the client shall see these; a guarded request |
 //! | | unacknowledged |
 //! | of a connection that is over | translated |
@@ -204,7 +205,7 @@ fn offered_scale(server: &Server) -> u8 {
 /// the end of the bytes that were sent is a probe of a window or of a connection: without an answer, the server's TCP
 /// would give up.
 fn clamp_ack(header: &mut [u8], flow: &mut Flow, segment: &Segment, options: &Options) -> bool {
-    // A client without timestamps gets nothing of a response before its record is stored.
+    // A client without timestamps gets nothing of a response before the record is stored.
     let is_released = if flow.client.has_timestamps {
         flow.is_released()
     } else {

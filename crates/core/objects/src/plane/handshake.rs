@@ -86,7 +86,7 @@ impl HalfOpen {
         }
     }
 
-    /// Whether timestamps can tell another member what the client has.
+    /// Whether timestamps can tell another member the client's position.
     fn has_usable_timestamps(&self) -> bool {
         self.has_timestamps
             && self.has_sack
@@ -94,7 +94,7 @@ impl HalfOpen {
             && self.segment_size >= SEGMENT_SIZE_MIN
     }
 
-    /// Without timestamps the store alone tells another member what the client has.
+    /// Without timestamps the record alone tells the position.
     fn can_be_stored(&self, store: StoreKind) -> bool {
         !self.has_timestamps && !self.is_foreign && store == StoreKind::Indexed
     }

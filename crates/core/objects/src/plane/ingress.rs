@@ -17,6 +17,7 @@
 //! | of a connection that another member serves | to that member |
 //! | RST of an unknown connection | dropped |
 //! | of an unknown connection, with an echo that a member has written | copied for user space |
+//! | without timestamps, with a store, in quiescence | the same |
 //! | any other of an unknown connection | passes; in quiescence dropped |
 
 use core::time::Duration;
@@ -118,10 +119,10 @@ fn ingress_flow(
     }
     flow.interface = packet.interface;
     if flow.mode == Mode::Reviving || flow.incarnation != plane.shared.life.incarnation {
-        // Without an echo the numbers are all that shows whose segment it is.
+        // Without an echo the numbers alone show that the segment is the client's.
         let is_of_client = flow.client.has_timestamps
             || flow.mode == Mode::Reviving
-            || is_acceptable(flow, segment);
+            || (is_acceptable(flow, segment) && !segment.ack.before(flow.client.ack));
         if !segment.has(Flags::RST) && is_of_client {
             plane.shared.copy(key, CopyKind::Client, packet, segment);
         }
@@ -168,8 +169,8 @@ fn ingress_flow(
     if segment.payload_len > 0 || segment.seq == flow.client.nxt {
         advance(&mut flow.client.nxt, segment.seq + segment.sequence_len());
     }
-    // An idle client shall be told that nothing is under way: then no member needs the store for the client, and the
-    // next request is not taken for the request whose response the client's echo tells of.
+    // An idle client shall be told that nothing is under way: then no member needs the store for the client, and no
+    // member takes the next request for the request of the last response.
     let is_news = if was_guarded {
         is_stored || flow.server.told.before(flow.server.received)
     } else {

@@ -151,26 +151,24 @@ pub(super) fn on_client_payload(
     };
     let begun = begun.and_then(|summary| {
         let number = flow.turn.number;
-        let turn = Turn::begun_by(&summary, number, segment.seq, segment.ack, now);
+        let mut turn = Turn::begun_by(&summary, number, segment.seq, segment.ack, now);
+        turn.is_guarded &= flow.client.has_timestamps || shared.life.store == StoreKind::Indexed;
         let is_more = segment.payload_end().0.wrapping_sub(segment.seq.0)
             > turn.request_end.0.wrapping_sub(segment.seq.0);
         if is_more {
             Err(Unprotected::Pipelined)
-        } else {
         } else if turn.is_guarded && summary.has_suffix && shared.life.store == StoreKind::None {
             // Where the last bytes begin is in the record alone.
             Err(Unprotected::OwnRange)
         } else if turn.is_guarded && payload.len() > longest_request(shared, &flow.client) {
             Err(Unprotected::SplitRequest)
+        } else {
             Ok(turn)
         }
     });
     match begun {
         Ok(turn) => {
             flow.turn = turn;
-            if !flow.client.has_timestamps && shared.life.store != StoreKind::Indexed {
-                shared.lose_protection(key, flow, Unprotected::NoTimestamps);
-            }
         }
         Err(reason) => shared.lose_protection(key, flow, reason),
     }

@@ -53,7 +53,7 @@ pub enum Position {
     },
 }
 
-/// What a member knows of the connection of a record.
+/// The agreement of the handshake, and the state of the record's turn.
 #[derive(Debug, Clone, Copy)]
 struct AgreedTerms {
     slot: Slot,
@@ -214,8 +214,8 @@ impl Position {
         Self::within(told, (key, flow), segment, turn)
     }
 
-    /// The position that the record tells with a segment without timestamps. The numbers of the segment are all that
-    /// shows that the segment is of the client: these must lie within the turn of the record.
+    /// The position that the record tells with a segment without timestamps. The numbers alone show that the segment is
+    /// the client's: the numbers must lie within the turn of the record.
     ///
     /// # Errors
     /// See [`PositionError`].
@@ -239,14 +239,6 @@ impl Position {
             options,
             state,
         };
-        let has_nothing = turn
-            .answer
-            .as_ref()
-            .is_some_and(|it| it.start == segment.ack());
-        if has_nothing && record.options.has_sack {
-            // Without selective acknowledgements nobody knows whether the client has bytes behind a hole.
-            return Ok((told.idle(key, flow, turn.request_start), Some(turn)));
-        }
         Self::within(told, (key, flow), segment, turn)
     }
 

@@ -210,8 +210,9 @@ pub(crate) fn has_bytes_behind_hole(segment: &Segment<'_>) -> bool {
 
 /// Acknowledges the client's FIN, and closes. The client's own echo is not older than the client's newest timestamp.
 pub(crate) fn close(key: FlowKey, fin: &Segment<'_>) -> Option<Vec<u8>> {
-    let stamps = fin.timestamps()?;
-    let options = timestamps(stamps.echo, stamps.value);
+    let stamps = fin.timestamps();
+    let Timestamps { value, echo } = stamps.unwrap_or(Timestamps { value: 0, echo: 0 });
+    let options = timestamps_if(stamps.is_some(), echo, value);
     let spec = SegmentSpec {
         source: key.server(),
         destination: key.client(),

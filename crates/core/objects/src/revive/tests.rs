@@ -1,4 +1,5 @@
 mod exchange;
+mod numbers;
 mod records;
 
 use std::format;

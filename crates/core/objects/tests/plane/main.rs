@@ -176,7 +176,7 @@ fn stored_downloads_survive_a_death_at_any_tick() {
     assert!(reset < 20, "{reset} resets");
 }
 
-/// The same with a client without timestamps: nothing of a response leaves before the store has its record.
+/// The same with a client without timestamps: nothing of a response leaves before the store has the record.
 #[test]
 fn deferred_downloads_survive_a_death_at_any_tick() {
     let (mut revived, mut reset) = (0, 0);

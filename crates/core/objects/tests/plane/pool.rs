@@ -15,7 +15,7 @@ use objects::{
         StoreKind, Verdict,
     },
     record::Record,
-    revive::{Action, PositionError, Reason, Revival, Rules, WITHHOLD_MAX},
+    revive::{Action, PositionError, Reason, Revival, Rules, SETTLE_TIME, WITHHOLD_MAX},
     timestamp::{ClientOptions, State},
     turns::{Turns, Writer},
 };
@@ -110,6 +110,7 @@ pub(crate) struct Pool {
     network: BTreeMap<(u64, u64), (Receiver, Vec<u8>)>,
     serial: u64,
     pub(crate) revived: u32,
+    settled_at: Duration,
     /// Of these, with a record of the store.
     pub(crate) revived_by_record: u32,
     /// The client was reset, with good reason.
@@ -144,6 +145,7 @@ impl Pool {
             store: Store::default(),
             network: BTreeMap::new(),
             serial: 0,
+            settled_at: Duration::ZERO,
             revived: 0,
             revived_by_record: 0,
             is_reset: false,
@@ -189,6 +191,9 @@ impl Pool {
         let now = self.now;
         let deaths = self.scenario.deaths.clone();
         for (_, death) in deaths.iter().filter(|(at, _)| *at == now) {
+            if !self.scenario.client_has_timestamps {
+                self.settled_at = self.time() + SETTLE_TIME;
+            }
             match death {
                 Death::Host => {
                     self.member.plane = plane(self.key);
@@ -201,6 +206,7 @@ impl Pool {
                     self.member.revival = None;
                 }
                 Death::Server => {
+                    self.forget_confirmations();
                     self.member.plane.gate();
                     self.member.incarnation += 1;
                     self.store.call_at = now + RESTART_TICKS;
@@ -354,8 +360,11 @@ impl Pool {
         let now = self.time();
         let Ok(released) = self.member.deferred.take_due(now, flow, may_be_stored);
         for response in released {
-            if let Some((number, start)) = response.given_up {
-                self.member.plane.give_up_record(&key, number, start);
+            if let Some(turn) = response.given_up {
+                self.is_reset |= turn.must_reset;
+                self.member
+                    .plane
+                    .give_up_record(&key, turn.number, turn.request_start);
             }
             for bytes in response.packets {
                 let mut packet = self.packet(bytes);
@@ -442,7 +451,7 @@ impl Pool {
                     incarnation: self.member.incarnation,
                     unix_now: UNIX_NOW,
                     withhold: WITHHOLD_MAX,
-                    settled_at: Duration::ZERO,
+                    settled_at: self.settled_at,
                 };
                 let record = self.store.record.as_ref();
                 let record = record.ok_or(match self.scenario.store {

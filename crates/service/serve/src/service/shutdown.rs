@@ -54,7 +54,7 @@ impl Service {
     }
 
     /// No server will return for clients whose server has died: reset all clients now, also clients that only receive.
-    /// A connection may have ended, or its replay may be complete, since the last look: no client of these gets a RST.
+    /// A connection may have ended since the last look, or the replay may be complete: such a client gets no RST.
     pub(super) fn reset_waiting_clients(&mut self, why: GaveUp) -> Result<(), ServeError> {
         self.progress()?;
         self.recovery.give_up(why);

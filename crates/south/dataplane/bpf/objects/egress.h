@@ -80,7 +80,7 @@ static __always_inline bool clamp_ack(struct object_scratch *s, struct object_fl
 {
 	bool is_probe = before(p->seq + f->delta, f->nxt);
 	__u32 told = p->ack;
-	/* A client without timestamps gets nothing of a response before its record is stored. */
+	/* A client without timestamps gets nothing of a response before the record is stored. */
 	bool is_released = f->has_timestamps ? f->released_turn == f->turn.number + 1 : is_stored(f);
 	if (f->turn.is_guarded && !is_released && after(told, f->turn.request_start + f->turn.released))
 		told = f->turn.request_start + f->turn.released;

@@ -20,6 +20,8 @@
  *   RST of an unknown connection                -> dropped
  *   segment of an unknown connection, whose     -> user space: another member served the client
  *     echo a member has written
+ *   segment without timestamps of an unknown    -> user space, while the pool is in quiescence: a record may tell more
+ *     connection, with a store
  *   any other segment of an unknown connection  -> the kernel, which resets it; while the pool is in quiescence: dropped
  */
 #pragma once
@@ -83,7 +85,7 @@ static __always_inline bool acceptable(const struct object_flow *f, const struct
 	       (!after(p->ack, f->nxt) || !after(p->ack, last_ack(f)));
 }
 
-/* Without timestamps the store alone tells another member what the client has. */
+/* Without timestamps the record alone tells another member the client's position. */
 static __always_inline bool can_be_protected(const struct member *m, const struct object_embryo *e)
 {
 	if (!e->has_timestamps)
@@ -224,8 +226,9 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct member *m,
 		return TCX_NEXT;
 	f->ifindex = skb->ifindex;
 	if (f->mode == OBJECT_REVIVING || f->incarnation != m->incarnation) {
-		/* Without an echo the numbers are all that shows whose segment it is. */
-		bool is_of_client = f->has_timestamps || f->mode == OBJECT_REVIVING || acceptable(f, p);
+		/* Without an echo the numbers alone show that the segment is the client's. */
+		bool is_of_client = f->has_timestamps || f->mode == OBJECT_REVIVING ||
+				    (acceptable(f, p) && !before(p->ack, f->client_ack));
 		if (!(p->flags & TCP_RST) && is_of_client)
 			copy_segment(skb, key, p->ip_len, COPY_CLIENT);
 		return TCX_DROP;
@@ -253,8 +256,8 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct member *m,
 	/* A pure ACK or a FIN behind a lost request tells nothing of the request. */
 	if (p->payload_len || p->seq == f->client_nxt)
 		advance(&f->client_nxt, p->seq + sequence_len(p));
-	/* An idle client shall be told that nothing is under way: then no member needs the store for it, and its next
-	 * request is not taken for the one whose response its echo tells of. */
+	/* An idle client shall be told that nothing is under way: then no member needs the store for the client, and no
+	 * member takes the next request for the request of the last response. */
 	bool is_news = was_guarded ? was_stored || before(f->told, f->received) : !f->unprotected;
 	if (has_ended && is_news && make_ack(skb, s, f, p)) {
 		count(OBJECTS_EDIT_FAILED);

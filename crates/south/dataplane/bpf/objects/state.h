@@ -171,7 +171,7 @@ static __always_inline bool is_stored(const struct object_flow *f)
 	return *(const volatile __u32 *)&f->stored_turn == f->turn.number + 1;
 }
 
-/* Nothing but the record of the turn tells another member what the client has. */
+/* The record alone would tell another member the client's position. */
 static __always_inline bool awaits_store(const struct object_flow *f)
 {
 	return !f->has_timestamps && !f->unprotected && f->turn.is_guarded && f->turn.phase == OBJECT_BODY && !is_stored(f);

@@ -111,16 +111,12 @@ static __always_inline void on_client_payload(struct __sk_buff *skb, struct memb
 	t->sent = 0;
 	t->method = head.method;
 	t->has_range = !!(head.flags & REQUEST_RANGE);
-	t->is_guarded = head.method == METHOD_GET && !head.body_len;
+	t->is_guarded = is_guarded;
 	t->has_answer = 0;
 	t->repeats = 0;
 	t->released = 0;
 	t->asked_ns = bpf_ktime_get_ns();
 	t->phase = OBJECT_ASKED;
-	if (!f->has_timestamps && m->store != STORE_INDEXED) {
-		lose_protection(m, key, f, OBJECT_NO_TIMESTAMPS);
-		return;
-	}
 	if (m->store && t->is_guarded)
 		copy_turn(skb, key, p->ip_len, COPY_REQUEST, BPF_RB_NO_WAKEUP);
 }

@@ -88,9 +88,10 @@ __noinline int make_ack(struct __sk_buff *skb, struct object_scratch *s, const s
 	if (turn_ends(skb, s, p->version) || !commit_edit(skb, s, p))
 		return -EFAULT;
 	/* The client's packet came from the balancer, which forwards nothing to clients. */
+	__u32 mark = skb->mark;
 	skb->mark = m->mark + MARK_FROM_SERVER;
 	bpf_clone_redirect(skb, skb->ifindex, 0);
-	skb->mark = 0;
+	skb->mark = mark;
 	count(OBJECTS_ACKS_MADE);
 	/* Back, whatever the clone's way has done to the packet. */
 	asm volatile("" : "+r"(len));

@@ -8,7 +8,7 @@ fn request_end() -> SeqNumber {
 }
 
 /// The record of the response of this turn, which begins at the first byte of the connection.
-fn record(number: u32) -> Record {
+pub(super) fn record(number: u32) -> Record {
     let answer = StoredAnswer {
         start: isn() + 1,
         header_len: HEADER_LEN.into(),

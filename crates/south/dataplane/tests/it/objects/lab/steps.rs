@@ -29,7 +29,7 @@ impl Lab {
         self
     }
 
-    /// The handshake of a client without timestamps, whatever becomes of it.
+    /// The handshake of a client without timestamps.
     pub(in crate::objects) fn shake_hands_without_timestamps(&mut self) {
         let mss = &syn_options(10, 0, CLIENT_SCALE)[..4];
         self.client(self.syn().options(mss));
