@@ -8,7 +8,7 @@ use lab::{Host, Output, Process, Signal};
 use crate::Bench;
 
 const HOST_NUMBER: u8 = 9;
-const PORT: u16 = 6379;
+const REDIS_PORT: u16 = 6379;
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The commands of a member for its records.
@@ -25,7 +25,7 @@ impl Redis {
     /// Redis does not start.
     pub(super) fn start(bench: &Bench) -> Result<Self> {
         let host = bench.stage.testbed.lab.add_host_at("kv", HOST_NUMBER)?;
-        let port = PORT.to_string();
+        let port = REDIS_PORT.to_string();
         let mut command = host.command("redis-server");
         command.args(["--port", &port, "--save", "", "--protected-mode", "no"]);
         let log = Output::File(bench.stage.file("redis.log"));
@@ -42,7 +42,7 @@ impl Redis {
 
     /// For `outlive balance --store`.
     pub(super) fn url(&self) -> String {
-        format!("redis://{}:{PORT}", self.host.address().ipv4())
+        format!("redis://{}:{REDIS_PORT}", self.host.address().ipv4())
     }
 
     /// Number of commands for records so far.

@@ -89,7 +89,7 @@ fn client_without_a_byte_of_a_recorded_response_is_reset() {
 
 /// As of another connection with the same ends.
 #[test]
-fn numbers_outside_of_the_turn_are_refused() {
+fn numbers_beyond_the_record_are_refused() {
     let ack = ack_at(3000);
     for (seq, ack) in [
         (START - 1, ack),
