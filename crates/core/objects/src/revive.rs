@@ -49,8 +49,9 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 pub const CLOCK_DIFFERENCE: Duration = Duration::from_secs(5);
 /// Longest way of a packet to a client: after a death, the last bytes of the dead server have arrived, or are lost.
 pub const SETTLE_TIME: Duration = Duration::from_millis(500);
-/// Segments sent to the local server without an answer, before the connection is reset.
-const TRIES_MAX: u32 = 8;
+/// Segments sent to the local server without an answer, before the connection is reset: some seconds. A host that takes
+/// the clients of another is busy.
+const TRIES_MAX: u32 = 32;
 /// Time after which a client has repeated an unacknowledged request.
 const REPEAT_TIME: Duration = Duration::from_secs(4);
 /// How often a revival sees the lowest segment of a client that is not the request of the response: the first time, as

@@ -8,7 +8,7 @@ use objects::{
     record::Record,
     revivals::{self, Ended, Programs},
     revive::{PositionError, Reason, Rules},
-    unreachable,
+    unreachable::{self, Repetitions},
 };
 use std::time::Duration;
 use wire::{FlowKey, IpPacket, SeqNumber, checksum};
@@ -130,6 +130,7 @@ pub(crate) struct Revivals {
     injector: Injector,
     revivals: revivals::Revivals,
     objects: RevivedObjects,
+    repetitions: Repetitions,
 }
 
 impl Revivals {
@@ -138,6 +139,7 @@ impl Revivals {
             injector,
             revivals: revivals::Revivals::default(),
             objects: RevivedObjects::default(),
+            repetitions: Repetitions::default(),
         }
     }
 
@@ -218,9 +220,10 @@ impl Revivals {
 
     /// The client has repeated a request that nobody acknowledges: the pauses between repetitions shall not grow. If
     /// the message does not arrive, the next repetition brings another one.
-    pub(crate) fn keep_close(&self, plane: &MemberPlane, key: FlowKey, seq: SeqNumber) {
-        let is_useful = |flow: Flow| unreachable::is_useful(&flow);
-        if !plane.flow(key).ok().flatten().is_some_and(is_useful) {
+    pub(crate) fn keep_close(&mut self, plane: &MemberPlane, key: FlowKey, seq: SeqNumber) {
+        let flow = plane.flow(key).ok().flatten();
+        let repetitions = &mut self.repetitions;
+        if !flow.is_some_and(|flow| repetitions.is_due(key, &flow, clock::now())) {
             return;
         }
         let Some(message) = unreachable::about(key, seq) else {

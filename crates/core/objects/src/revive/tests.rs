@@ -15,6 +15,7 @@ use crate::head::version_hash;
 use crate::isn::{self, Slot};
 use crate::timestamp::index::Index;
 use crate::timestamp::{LaterPosition, State, version_word};
+use crate::unreachable::Repetitions;
 
 use exchange::*;
 
@@ -38,7 +39,7 @@ fn download_is_continued_at_the_clients_byte() {
         Flags::NONE,
     );
     let flow = spliced(&actions);
-    assert!(unreachable::is_useful(flow));
+    assert!(Repetitions::default().is_due(key(), flow, NOW_SINCE_BOOT));
     let head_len = u32::try_from(head.len()).unwrap();
     // Behind the byte that the client has.
     let first_body_byte = SERVER_ISN + 1 + head_len + 1;
@@ -151,10 +152,14 @@ fn server_of_a_client_with_a_closed_window_sends_the_bytes_before_the_clients() 
         };
         let actions = answer(&mut revival, head.as_bytes(), Flags::NONE);
         let flow = spliced(&actions);
-        assert!(
-            !unreachable::is_useful(flow),
-            "the server probes the window"
-        );
+        // The server probes the window. Between two repetitions with a longer pause it can.
+        let mut repetitions = Repetitions::default();
+        let mut is_due = |ms| {
+            let now = NOW_SINCE_BOOT + Duration::from_millis(ms);
+            repetitions.is_due(key(), flow, now)
+        };
+        let answered = [0, 200, 600, 1400, 1800, 2600].map(&mut is_due);
+        assert_eq!(answered, [false, false, false, true, false, true]);
         seen(&to_server(&actions), |ack| {
             let head_end = SERVER_ISN + 1 + u32::try_from(head.len()).unwrap();
             assert_eq!((ack.ack(), ack.window()), (head_end, missing_units));

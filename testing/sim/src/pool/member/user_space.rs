@@ -12,7 +12,7 @@ use objects::{
     revivals::{Programs, Revivals},
     revive::{PositionError, Rules, SETTLE_TIME, WITHHOLD_MAX},
     timestamp::index::{EchoParts, EchoTable},
-    unreachable,
+    unreachable::{self, Repetitions},
 };
 use pool::{Claiming, Decided};
 use protocol::pool::Claim;
@@ -55,6 +55,7 @@ pub(super) struct UserSpace {
     /// Addresses by membership.
     others: BTreeMap<u64, IpAddr>,
     revivals: Revivals,
+    repetitions: Repetitions,
     accepts: bool,
     /// When the server is started; `None`: a process runs, as far as is known.
     starts_at: Option<u64>,
@@ -154,6 +155,7 @@ impl UserSpace {
             claiming: Claiming::new(0, 0),
             others: BTreeMap::new(),
             revivals,
+            repetitions: Repetitions::default(),
             accepts: false,
             starts_at: Some(now),
             listens: false,
@@ -259,8 +261,11 @@ impl Member {
                 }
                 Event::Death | Event::Listening | Event::Unprotected { .. } => {}
                 Event::Repeated { key, seq } => {
-                    let is_useful = self.plane.flow(&key).is_some_and(unreachable::is_useful);
-                    if let Some(message) = unreachable::about(key, seq).filter(|_| is_useful) {
+                    let now = self.reading(around);
+                    let repetitions = &mut self.user_space.repetitions;
+                    let flow = self.plane.flow(&key);
+                    let is_due = flow.is_some_and(|flow| repetitions.is_due(key, flow, now));
+                    if let Some(message) = unreachable::about(key, seq).filter(|_| is_due) {
                         self.send_to_client(message, around, sent);
                     }
                 }
