@@ -105,7 +105,7 @@ fn tests(
     let filter = match extent {
         Extent::Whole => Ok("all()".to_owned()),
         Extent::Share => drawn(tools, share, MATRICES, 4).and_then(|mut rows| {
-            rows.extend(drawn(tools, share, MANY, 2)?);
+            rows.extend(drawn(tools, share, MANY, 3)?);
             let left_out = format!("{MATRICES} | {MANY} | {LONG}");
             Ok(format!("not ({left_out}) | {}", rows.join(" | ")))
         }),
