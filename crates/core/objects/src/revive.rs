@@ -14,6 +14,7 @@
 //! While a revival is under way, the programs let no segment pass: segments of both sides come here.
 
 mod flow;
+mod numbers;
 mod position;
 mod question;
 pub(crate) mod segments;
@@ -30,6 +31,8 @@ use http1::version::ObjectVersion;
 use http1::{BodyLength, Doubt, ResponseHead, parse_request, parse_response};
 use wire::{FlowKey, Segment, SeqNumber, SynOptions, Timestamps};
 
+use self::flow::Answer;
+use self::numbers::of_numbers;
 pub(crate) use self::position::Fit;
 pub use self::position::{Position, PositionError, WITHHOLD_MAX};
 use self::question::{Question, checked, rest, with_beginning};
@@ -52,8 +55,6 @@ pub const SETTLE_TIME: Duration = Duration::from_millis(500);
 /// Segments sent to the local server without an answer, before the connection is reset: some seconds. A host that takes
 /// the clients of another is busy.
 const TRIES_MAX: u32 = 32;
-/// Time after which a client has repeated an unacknowledged request.
-const REPEAT_TIME: Duration = Duration::from_secs(4);
 /// How often a revival sees the lowest segment of a client that is not the request of the response: the first time, as
 /// a probe of the tail (RFC 8985), and with the timer, which repeats the lowest of all.
 const LATER_REQUESTS_MAX: u32 = 4;
@@ -293,18 +294,11 @@ impl Revival {
         let is_idle = matches!(position, Position::Idle { .. });
         let last_turn = record.ok().and_then(|record| record.turns.last());
         let untold = last_turn.filter(|_| stamps.is_none());
-        if let Some(turn) = untold.filter(|_| is_idle) {
-            if has_bytes_behind_hole(segment) {
-                return Err(rejected(PositionError::HeaderPart.into()));
-            }
-            if segment.payload().is_empty() {
-                let has_repeated = now >= rules.settled_at + REPEAT_TIME;
-                return Err(without_request(key, segment, turn, has_repeated));
-            }
-            if now < rules.settled_at {
-                let (reason, reset) = (Reason::Idle, None);
-                return Err(Rejected { reason, reset });
-            }
+        let objection = untold.filter(|_| is_idle);
+        if let Some(rejected) =
+            objection.and_then(|turn| numbers::objection(key, &rules, segment, turn, now))
+        {
+            return Err(rejected);
         }
         if is_idle && segment.payload().is_empty() {
             let (reason, reset) = (Reason::Idle, None);
@@ -797,51 +791,4 @@ impl Revival {
             has_own_range: own_range.is_some(),
         })
     }
-}
-
-/// A segment without payload of a client without timestamps that has the whole response of the record.
-fn without_request(
-    key: FlowKey,
-    segment: &Segment<'_>,
-    turn: &StoredTurn,
-    has_repeated: bool,
-) -> Rejected {
-    let end = turn.request_end();
-    // The client has sent more, and repeats nothing: the next request was acknowledged, and was not protected.
-    if segment.seq().after(end) && has_repeated {
-        return Rejected {
-            reason: PositionError::NextRequest.into(),
-            reset: segments::reset(key, segment.ack(), segment.end_seq()),
-        };
-    }
-    let closes = segment.flags().contains(wire::Flags::FIN) && segment.seq() == end;
-    Rejected {
-        reason: Reason::Idle,
-        reset: closes.then(|| segments::close(key, segment)).flatten(),
-    }
-}
-
-/// The position of a client without timestamps.
-fn of_numbers<'r>(
-    (key, flow): (&PoolKey, &FlowKey),
-    segment: &Segment<'_>,
-    record: Result<&'r Record, PositionError>,
-) -> Result<(Position, Option<&'r StoredTurn>), PositionError> {
-    match record {
-        Ok(record) => Position::of_numbers(key, flow, segment, record),
-        Err(PositionError::NoStore) => Err(PositionError::NoTimestamps),
-        Err(error) => Err(error),
-    }
-}
-
-/// Meaning of the answer's head.
-#[derive(Debug, Clone, Copy)]
-struct Answer {
-    head_len: usize,
-    /// Bytes of the body that the client has, or never asked for.
-    discard: u64,
-    /// Bytes of the object that the client asked for.
-    part_len: u64,
-    /// The client has everything.
-    is_complete: bool,
 }

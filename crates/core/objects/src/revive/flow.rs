@@ -6,7 +6,7 @@ use core::time::Duration;
 use wire::{Flags, FlowKey, SeqNumber};
 
 use super::{
-    Action, Answer, ClientView, Connected, Position, Question, Rules, segments, segments::Received,
+    Action, ClientView, Connected, Position, Question, Rules, segments, segments::Received,
 };
 use crate::flow::{Client, Flow, Mode, POOL_WINDOW_SCALE, Phase, Server, States, Storage, Turn};
 use crate::isn::{self, Slot};
@@ -132,6 +132,18 @@ fn base(
         incarnation: rules.incarnation,
         interface: client.interface,
     }
+}
+
+/// Meaning of the answer's head.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Answer {
+    pub(super) head_len: usize,
+    /// Bytes of the body that the client has, or never asked for.
+    pub(super) discard: u64,
+    /// Bytes of the object that the client asked for.
+    pub(super) part_len: u64,
+    /// The client has everything.
+    pub(super) is_complete: bool,
 }
 
 /// A verdict that is carried out.

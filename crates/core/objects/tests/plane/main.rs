@@ -149,9 +149,8 @@ fn downloads_survive_a_death_at_any_tick() {
     assert!(revived > 100, "{revived} revivals");
 }
 
-/// The same with a store.
-#[test]
-fn stored_downloads_survive_a_death_at_any_tick() {
+/// Revivals with a record, and resets, of all runs with a store and a death at each tick.
+fn deaths_with_a_store(client_has_timestamps: bool) -> (u32, u32) {
     let (mut revived, mut reset) = (0, 0);
     for tick in 1..400 {
         for death in [Death::Host, Death::Server] {
@@ -163,7 +162,7 @@ fn stored_downloads_survive_a_death_at_any_tick() {
                 delay_ticks: 8,
                 v6: false,
                 client_asks_at_once: false,
-                client_has_timestamps: true,
+                client_has_timestamps,
                 store: Some(3),
                 has_index: true,
             };
@@ -172,33 +171,20 @@ fn stored_downloads_survive_a_death_at_any_tick() {
             reset += u32::from(pool.is_reset);
         }
     }
+    (revived, reset)
+}
+
+#[test]
+fn stored_downloads_survive_a_death_at_any_tick() {
+    let (revived, reset) = deaths_with_a_store(true);
     assert!(revived > 150, "{revived} revivals");
     assert!(reset < 20, "{reset} resets");
 }
 
-/// The same with a client without timestamps: nothing of a response leaves before the store has the record.
+/// Nothing of a response leaves before the store has the record.
 #[test]
 fn deferred_downloads_survive_a_death_at_any_tick() {
-    let (mut revived, mut reset) = (0, 0);
-    for tick in 1..400 {
-        for death in [Death::Host, Death::Server] {
-            let scenario = Scenario {
-                seed: 1,
-                lengths: vec![60_000, 120_000],
-                deaths: vec![(tick, death), (tick + 700, death)],
-                loss_percent: 0,
-                delay_ticks: 8,
-                v6: false,
-                client_asks_at_once: false,
-                client_has_timestamps: false,
-                store: Some(3),
-                has_index: true,
-            };
-            let pool = Pool::new(&scenario).run();
-            revived += pool.revived_by_record;
-            reset += u32::from(pool.is_reset);
-        }
-    }
+    let (revived, reset) = deaths_with_a_store(false);
     assert!(revived > 150, "{revived} revivals");
     // Deaths before the record of the first response.
     assert!(reset < 40, "{reset} resets");

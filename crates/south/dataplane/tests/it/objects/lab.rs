@@ -606,19 +606,6 @@ impl Lab {
         set
     }
 
-    /// The turn of this number gets no record.
-    pub(super) fn given_up(&mut self, number: u32) -> bool {
-        let Some(flow) = self.model.flow(&self.key) else {
-            return false;
-        };
-        let start = flow.turn.request_start;
-        let set = self.plane.give_up_record(self.key, number, start);
-        let set = set.expect("it runs");
-        assert_eq!(set, self.model.give_up_record(&self.key, number, start));
-        self.agree();
-        set
-    }
-
     pub(super) fn quiescence(&mut self, goes_on: bool) {
         let end = if goes_on { LEASE_MAX } else { Duration::ZERO };
         self.plane.set_quiescence(end).expect("it runs");

@@ -29,6 +29,19 @@ impl Lab {
         self
     }
 
+    /// The turn of this number gets no record.
+    pub(in crate::objects) fn given_up(&mut self, number: u32) -> bool {
+        let Some(flow) = self.model.flow(&self.key) else {
+            return false;
+        };
+        let start = flow.turn.request_start;
+        let set = self.plane.give_up_record(self.key, number, start);
+        let set = set.expect("it runs");
+        assert_eq!(set, self.model.give_up_record(&self.key, number, start));
+        self.agree();
+        set
+    }
+
     /// The handshake of a client without timestamps.
     pub(in crate::objects) fn shake_hands_without_timestamps(&mut self) {
         let mss = &syn_options(10, 0, CLIENT_SCALE)[..4];
