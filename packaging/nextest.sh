@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs cargo-nextest, which runs each test in a separate process, where cargo has none or an older version.
-# Some 90 s on two cores, once for a machine: the program is in cargo's own directory.
+# Not optimised: it waits for tests, and the build takes a minute on two cores rather than three. Once for a machine:
+# the program is in cargo's own directory.
 set -eu
 version=0.9.114
 
@@ -12,4 +13,6 @@ is_new_enough() {
 
 is_new_enough && exit 0
 echo "nextest: building cargo-nextest $version"
-cargo install --quiet --locked --version "$version" --no-default-features --features default-no-update cargo-nextest
+export CARGO_PROFILE_DEV_DEBUG=false
+cargo install --quiet --locked --debug --version "$version" \
+    --no-default-features --features default-no-update cargo-nextest
