@@ -70,6 +70,7 @@ impl Drop for PoolProgram {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("{}:\n{}", self.host.name(), self.log());
+            eprintln!("{}", self.known_connections());
         }
         if !self.is_stopped {
             let _ = self.process.kill(Signal::KILL);
@@ -96,6 +97,15 @@ pub struct Member {
 }
 
 impl PoolProgram {
+    /// What the host's kernel and the program know of connections.
+    fn known_connections(&self) -> String {
+        let sockets = self.host.command("ss").args(["-Htano", "-i"]).output();
+        let sockets = sockets.map(|printed| printed.stdout).unwrap_or_default();
+        let status = self.outlive(&["status", "--connections", "--json"]).stdout;
+        let [sockets, status] = [sockets, status].map(|it| String::from_utf8_lossy(&it).into_owned());
+        format!("sockets:\n{sockets}\nstatus:\n{status}")
+    }
+
     fn start(scene: &Scene, host: &Host, name: &str, words: &[&str]) -> Self {
         let said = scene.directory().join(format!("{name}.said"));
         let mut command = host.command(&binaries::outlive().to_string_lossy());
