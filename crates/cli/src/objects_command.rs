@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: Objects) -> Outcome {
     if arguments.withhold > WITHHOLD_MAX {
         stdout::fail(
             "options",
-            &format_args!("--withhold must be at most 4min{hint}"),
+            &format_args!("--withhold must be at most 3min{hint}"),
         );
         return Outcome::of_options(!hint.is_empty());
     }

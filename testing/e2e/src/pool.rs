@@ -102,7 +102,8 @@ impl PoolProgram {
         let sockets = self.host.command("ss").args(["-Htano", "-i"]).output();
         let sockets = sockets.map(|printed| printed.stdout).unwrap_or_default();
         let status = self.outlive(&["status", "--connections", "--json"]).stdout;
-        let [sockets, status] = [sockets, status].map(|it| String::from_utf8_lossy(&it).into_owned());
+        let [sockets, status] =
+            [sockets, status].map(|it| String::from_utf8_lossy(&it).into_owned());
         format!("sockets:\n{sockets}\nstatus:\n{status}")
     }
 

@@ -26,11 +26,11 @@ pub(crate) struct Objects {
     /// Balancer and members are neighbours: no router is between them.
     #[arg(long, value_name = "ADDRESS", help_heading = "Pool")]
     pub(crate) member_address: Option<IpAddr>,
-    /// Longest time for which a request stays unacknowledged (s, min; at most 4min)
+    /// Longest time for which a request stays unacknowledged (s, min; at most 3min)
     ///
     /// The client keeps an unacknowledged request, and another member can go on with the response. After this time
     /// the request is acknowledged, and the rest of the download is not protected.
-    #[arg(long, value_name = "TIME", default_value = "4min", value_parser = units::duration, help_heading = "Objects")]
+    #[arg(long, value_name = "TIME", default_value = "3min", value_parser = units::duration, help_heading = "Objects")]
     pub(crate) withhold: Duration,
     /// Objects never change under a name: later downloads on a connection are protected up to 448 KiB, not 24 KiB
     #[arg(long, help_heading = "Objects")]

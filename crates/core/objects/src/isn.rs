@@ -1,7 +1,9 @@
 //! Keyed initial sequence numbers (TRODS 5.3; RFC 6528).
 //!
 //! Each member can compute the ISN of a connection from the addresses and the slot. The ISN of the same addresses
-//! differs between slots: a late packet of an older connection is not taken for a packet of the new connection.
+//! differs between slots: a late packet of an older connection is not taken for a packet of the new connection. A client
+//! that uses a port again within a slot gets the next slot: with the same ISN, a late segment of the connection before
+//! would begin at the very number that the client waits for.
 
 use core::time::Duration;
 
@@ -13,6 +15,8 @@ use crate::key::{PoolKey, Use};
 pub const SLOT_DURATION: Duration = Duration::from_secs(16);
 /// Number of slots. After 256 s, longer than two maximum segment lifetimes, a slot comes again.
 pub const SLOT_COUNT: u8 = 16;
+/// How far the slot of a connection may lie ahead of the clock.
+pub const SLOTS_AHEAD_MAX: u8 = 3;
 /// Distance of the ISNs of two slots: the highest four bits of a sequence number.
 const SLOT_SHIFT: u32 = 28;
 
@@ -34,12 +38,27 @@ impl Slot {
         Self(number % SLOT_COUNT)
     }
 
-    /// When the newest slot with this number began, at this time since the Unix epoch.
+    /// The slot of a connection that begins in this slot, of the same addresses as a connection of the slot `last`.
     #[must_use]
-    pub fn newest_beginning(self, since_epoch: Duration) -> Duration {
+    pub const fn behind(self, last: Self) -> Self {
+        if last.ahead_of(self) < SLOTS_AHEAD_MAX {
+            Self::new(last.0 + 1)
+        } else {
+            self
+        }
+    }
+
+    /// When a connection of this slot began, at the earliest, at this time since the Unix epoch.
+    #[must_use]
+    pub fn earliest_beginning(self, since_epoch: Duration) -> Duration {
         let slots = since_epoch.as_secs() / SLOT_DURATION.as_secs();
-        let age = Self::at(since_epoch).0.wrapping_sub(self.0) % SLOT_COUNT;
+        let latest = Self::new(Self::at(since_epoch).0 + SLOTS_AHEAD_MAX);
+        let age = latest.ahead_of(self);
         SLOT_DURATION * u32::try_from(slots.saturating_sub(age.into())).unwrap_or(u32::MAX)
+    }
+
+    const fn ahead_of(self, other: Self) -> u8 {
+        (self.0 + SLOT_COUNT - other.0) % SLOT_COUNT
     }
 
     /// 0 to 15.
@@ -98,14 +117,30 @@ mod tests {
             [0, 0, 1, 15, 0]
         );
         assert_eq!(Slot::new(16), Slot::new(0));
-        let beginning = |number, seconds| {
-            Slot::new(number)
-                .newest_beginning(Duration::from_secs(seconds))
-                .as_secs()
-        };
-        assert_eq!(
-            [beginning(0, 260), beginning(15, 260), beginning(1, 260)],
-            [256, 240, 16]
-        );
+    }
+
+    /// Connections of the same addresses, as fast as a client can begin them.
+    #[test]
+    fn slot_of_a_port_that_is_used_again_differs_and_began_in_time() {
+        for seconds in [0, 15, 16, 255, 1_000_000] {
+            let began = Duration::from_secs(1 << 20) + Duration::from_secs(seconds);
+            let now = Slot::at(began);
+            let mut last = now;
+            for _ in 0..20 {
+                let slot = now.behind(last);
+                assert_ne!(slot, last);
+                assert!(slot.ahead_of(now) <= SLOTS_AHEAD_MAX);
+                for later in [Duration::ZERO, crate::revive::WITHHOLD_MAX] {
+                    let earliest = slot.earliest_beginning(began + later);
+                    let slack = SLOT_DURATION * (u32::from(SLOTS_AHEAD_MAX) + 1);
+                    assert!(earliest <= began && earliest + slack > began);
+                }
+                last = slot;
+            }
+            assert_eq!(
+                Slot::at(began + SLOT_DURATION).behind(now),
+                Slot::at(began + SLOT_DURATION)
+            );
+        }
     }
 }

@@ -201,6 +201,7 @@ pub struct SegmentCopy {
 /// The rest of a connection that is over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Tombstone {
+    slot: Slot,
     delta: u32,
     /// Of the server's newest segment: an echo is translated to this value.
     tsval: u32,

@@ -215,6 +215,9 @@ pub(super) fn ingress_syn(
     });
     if !is_known {
         let slot = plane.shared.slot(now);
+        let live = plane.flows.get(&key).map(|flow| flow.slot);
+        let last = live.or_else(|| plane.tombstones.get(&key).map(|over| over.slot));
+        let slot = last.map_or(slot, |last| slot.behind(last));
         let half_open = HalfOpen::of_syn(segment, &options, slot, plane.shared.life);
         plane.half_open.insert(key, half_open);
     }

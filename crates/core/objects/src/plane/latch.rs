@@ -29,6 +29,7 @@ pub(super) fn on_close(plane: &mut Plane, key: &FlowKey) {
     if flow.mode == Mode::Served {
         let echoes = flow.echoes.parts();
         let tombstone = Tombstone {
+            slot: flow.slot,
             delta: flow.server.delta,
             tsval: echoes.newest_tsval,
             value: Timestamp::value(echoes.newest.advanced(1), flow.states.bare),

@@ -23,8 +23,9 @@ const FAR_LIMIT: u32 = FAR_POSITIONS - (64 << 10);
 /// The same for a first body.
 const FIRST_LIMIT: u32 = 3 << 30;
 
-/// Longest time for which a request may stay unacknowledged: less than the period of the slots.
-pub const WITHHOLD_MAX: Duration = Duration::from_secs(240);
+/// Longest time for which a request may stay unacknowledged: less than the period of the slots, without the slots that
+/// a connection may be ahead.
+pub const WITHHOLD_MAX: Duration = Duration::from_secs(180);
 
 /// Where a download is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -342,7 +343,7 @@ impl Position {
             Self::Body {
                 state: State::First { slot, .. },
                 ..
-            } => slot.newest_beginning(unix_now),
+            } => slot.earliest_beginning(unix_now),
             _ => unix_now.saturating_sub(withhold),
         }
     }

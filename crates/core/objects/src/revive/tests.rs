@@ -633,17 +633,22 @@ fn segment_without_a_request_waits_for_the_request() {
 
 #[test]
 fn object_that_may_have_changed_during_the_download_is_reset() {
-    // The connection began in the slot before the present slot, at 784111984 - 16.
-    let answered = |modified: u64| {
+    // The connection has the number of the slot before the present slot, 784111984 - 16, and may have begun three slots
+    // earlier.
+    let answered = |modified: &str| {
         let (mut revival, actions) = repeat(REQUEST, ack_at(3000), first_echo(0));
         asked(&mut revival, &actions);
-        let modified = format!("Last-Modified: Sun, 06 Nov 1994 08:52:{modified} GMT\r\n\r\n");
+        let modified = format!("Last-Modified: Sun, 06 Nov 1994 08:{modified} GMT\r\n\r\n");
         let head = head(206, "\"a\"", 2999);
         let head = format!("{}\r\n{modified}", head.trim_end_matches("\r\n"));
         answer(&mut revival, head.as_bytes(), Flags::NONE)
     };
-    // 08:52:48 is 784111968.
-    assert_eq!(refusal(&answered(48)), &Reason::Modified);
-    assert_eq!(refusal(&answered(44)), &Reason::Modified, "clocks differ");
-    spliced(&answered(40));
+    // 08:52:00 is 784111920.
+    assert_eq!(refusal(&answered("52:00")), &Reason::Modified);
+    assert_eq!(
+        refusal(&answered("51:56")),
+        &Reason::Modified,
+        "clocks differ"
+    );
+    spliced(&answered("51:52"));
 }

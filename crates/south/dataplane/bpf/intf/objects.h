@@ -183,7 +183,8 @@ struct object_tombstone {
 	__u32 delta;
 	__u32 tsval; /* of the server's newest segment: what an echo is translated to */
 	__u32 value; /* the timestamp that the client sees */
-	__u32 pad;
+	__u8 slot;
+	__u8 pad[3];
 };
 
 /* Where the segments of a connection go that another member serves: a neighbour. */

@@ -55,13 +55,19 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct member *m, 
 	/* The server's TCP answers one SYN at a time, and another SYN with a challenge at most (RFC 5961 4). */
 	if (known && known->incarnation == m->incarnation && (known->client_isn == p->seq || known->is_answered))
 		return TCX_NEXT;
+	__u8 slot = slot_now(m);
+	const struct object_tombstone *over = f ? NULL : bpf_map_lookup_elem(&tombstones, key);
+	if (f)
+		slot = slot_behind(slot, f->slot);
+	else if (over)
+		slot = slot_behind(slot, over->slot);
 	struct object_embryo e = {
 		.client_isn = p->seq,
 		.incarnation = m->incarnation,
 		.changes = m->changes,
 		.client_window_scale = scale_of(&o),
 		.server_window_scale = WINDOW_SCALE_ABSENT,
-		.slot = slot_now(m),
+		.slot = slot,
 		.has_timestamps = o.timestamps != 0,
 		.has_sack = o.sack_permitted,
 		.is_foreign = o.authenticated,

@@ -51,6 +51,7 @@ static __always_inline void bury(const struct flow_key *key, const struct object
 	struct object_tombstone t = {
 		.closed_ns = bpf_ktime_get_ns(),
 		.delta = f->delta,
+		.slot = f->slot,
 		.tsval = f->echoes.newest_tsval,
 		.value = (((__u32)f->echoes.newest + 1) & INDEX_MASK) << INDEX_SHIFT | f->bare,
 	};

@@ -12,6 +12,7 @@
 
 #define SLOT_NS (16ULL * 1000 * 1000 * 1000)
 #define SLOT_SHIFT 28
+#define SLOTS_AHEAD_MAX 3
 #define INDEX_SHIFT 26
 #define KIND_SHIFT 24
 #define INDEX_MASK 63
@@ -44,6 +45,12 @@ static __always_inline __u32 keyed_hash(struct object_scratch *s, const struct p
 static __always_inline __u8 slot_now(const struct member *m)
 {
 	return ((bpf_ktime_get_boot_ns() + m->unix_offset_ns) / SLOT_NS) & 15;
+}
+
+/* objects::isn::Slot::behind: the slot of a connection of the same addresses as a connection of the slot `last`. */
+static __always_inline __u8 slot_behind(__u8 now, __u8 last)
+{
+	return ((last - now) & 15) < SLOTS_AHEAD_MAX ? (last + 1) & 15 : now;
 }
 
 static __always_inline __u32 keyed_isn(struct object_scratch *s, const struct member *m, const struct flow_key *flow,

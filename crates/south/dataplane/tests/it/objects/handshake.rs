@@ -193,6 +193,32 @@ fn ports_of_a_forgotten_connection_are_reusable() {
     });
 }
 
+/// With the same ISN, a late segment of the connection before would be a segment of the new one.
+#[test]
+fn isn_differs_when_a_port_is_used_again_at_once() {
+    for is_closed in [true, false] {
+        alone(|lab| {
+            let mut lab = lab.open();
+            let mut last = lab.flow().slot;
+            for _ in 0..5 {
+                if is_closed {
+                    lab.close();
+                }
+                lab.c += 5000;
+                lab.s += 9000;
+                lab.shake_hands();
+                let flow = lab.flow();
+                assert_ne!(flow.slot, last);
+                assert_eq!(
+                    flow.server.isn,
+                    isn::initial(&POOL_KEY, &lab.key, flow.slot)
+                );
+                last = flow.slot;
+            }
+        });
+    }
+}
+
 #[test]
 fn syn_on_a_flow_leaves_the_flow_alone() {
     alone(|lab| {

@@ -680,7 +680,15 @@ impl Lab {
             let now = u64::try_from(now.as_nanos()).expect("a host that runs");
             let [low, high] =
                 [now, now >> 32].map(|word| u32::try_from(word & 0xffff_ffff).expect("half"));
-            let words = [low, high, flow.server.delta, echoes.newest_tsval, value, 0];
+            let slot = u32::from_ne_bytes([flow.slot.number(), 0, 0, 0]);
+            let words = [
+                low,
+                high,
+                flow.server.delta,
+                echoes.newest_tsval,
+                value,
+                slot,
+            ];
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
             let key = key_bytes(&self.key);
             let written = self.tombstones.update(&key, &bytes, MapFlags::ANY);
