@@ -213,11 +213,14 @@ fn next_version(tools: &Tools) -> Result<bool> {
     Ok(true)
 }
 
-/// The tests of the crates whose formats the next version raises, as crates of that version.
+/// The tests of the crates whose formats the next version raises, as crates of that version. With the program, which
+/// asks for the dependencies as [`next_version`] has them.
 fn next_version_tests(tools: &Tools) -> std::process::Command {
     let mut tests = tools.cargo(&["nextest", "run", "--locked", "--no-fail-fast"]);
     tests.args(["--package", "protocol", "--package", "wal"]);
-    tests.args(["--package", "logger", "--features", "logger/next-version"]);
+    tests.args(["--package", "logger", "--package", "outlive"]);
+    tests.args(["--lib", "--test", "it", "--test", "crashes"]);
+    tests.args(["--features", "logger/next-version,outlive/next-version"]);
     tests
 }
 
