@@ -3,8 +3,6 @@
 //! The cost is measured on a member alone, because a balancer takes time of the same processors: the client's
 //! neighbour table sends the packets to the member directly. The figures of the whole pool contain the balancer's hop.
 
-mod redis;
-
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
@@ -17,9 +15,8 @@ use super::Bench;
 use super::figure::{Aim, Figure, column, compared, ratios};
 use super::traffic::{curl, wrk};
 use harness::pool::{Pool, PoolHosts, WebServer};
+use harness::redis::Redis;
 use lab::Signal;
-
-use self::redis::Redis;
 
 /// Delay of the client's link in each direction, for one download.
 const ONE_WAY_DELAY: Duration = Duration::from_millis(25);
@@ -34,6 +31,8 @@ const SMALL: &str = "one";
 const MEDIUM: &str = "16k";
 const MEDIUM_BYTES: usize = 16 << 10;
 const LARGE: &str = "large";
+/// Number of the store's host.
+const STORE_NUMBER: u8 = 9;
 
 const REQUESTS_BOUND: &str = "each packet of the server is looked at once at egress and each packet of the client once \
      at ingress, and each head of a request and of a response is scanned";
@@ -52,7 +51,8 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     for (name, lease) in [("default", None), ("short", Some("25ms"))] {
         figures.extend(pause(bench, &hosts, name, lease, None)?);
     }
-    let redis = Redis::start(bench)?;
+    let store = bench.stage.testbed.lab.add_host_at("kv", STORE_NUMBER)?;
+    let redis = Redis::start(store, bench.stage.file("redis.log"), &bench.interrupt)?;
     figures.extend(with_store(bench, &hosts, &redis)?);
     redis.stop()?;
     Ok(figures)

@@ -10,5 +10,6 @@ pub mod machine;
 pub mod nginx;
 pub mod plot;
 pub mod pool;
+pub mod redis;
 pub mod task;
 pub mod testbed;

@@ -1,13 +1,13 @@
 //! The store of a pool, on a host of its own.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use lab::{Host, Output, Process, Signal};
 
-use crate::Bench;
+use crate::task::Interrupt;
 
-const HOST_NUMBER: u8 = 9;
 const REDIS_PORT: u16 = 6379;
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -15,25 +15,25 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const RECORD_COMMANDS: [&str; 4] = ["hset", "hget", "hdel", "hscan"];
 
 /// A running Redis without files.
-pub(super) struct Redis {
+pub struct Redis {
     host: Host,
     process: Process,
 }
 
 impl Redis {
+    /// Starts Redis on this host.
+    ///
     /// # Errors
     /// Redis does not start.
-    pub(super) fn start(bench: &Bench) -> Result<Self> {
-        let host = bench.stage.testbed.lab.add_host_at("kv", HOST_NUMBER)?;
+    pub fn start(host: Host, log: PathBuf, interrupt: &Interrupt) -> Result<Self> {
         let port = REDIS_PORT.to_string();
         let mut command = host.command("redis-server");
         command.args(["--port", &port, "--save", "", "--protected-mode", "no"]);
-        let log = Output::File(bench.stage.file("redis.log"));
-        let process = host.spawn(&mut command, &log)?;
+        let process = host.spawn(&mut command, &Output::File(log))?;
         let redis = Self { host, process };
         let deadline = Instant::now() + STEP_TIMEOUT;
         while redis.ask(&["ping"]).is_err() {
-            bench.interrupt.check()?;
+            interrupt.check()?;
             ensure!(Instant::now() < deadline, "redis does not answer");
             std::thread::sleep(POLL_INTERVAL);
         }
@@ -41,7 +41,8 @@ impl Redis {
     }
 
     /// For `outlive balance --store`.
-    pub(super) fn url(&self) -> String {
+    #[must_use]
+    pub fn url(&self) -> String {
         format!("redis://{}:{REDIS_PORT}", self.host.address().ipv4())
     }
 
@@ -49,7 +50,7 @@ impl Redis {
     ///
     /// # Errors
     /// Redis does not answer.
-    pub(super) fn operations(&self) -> Result<f64> {
+    pub fn operations(&self) -> Result<f64> {
         let statistics = self.ask(&["info", "commandstats"])?;
         let calls = RECORD_COMMANDS.iter().filter_map(|name| {
             let prefix = format!("cmdstat_{name}:calls=");
@@ -67,9 +68,11 @@ impl Redis {
         String::from_utf8(output.stdout).context("redis-cli")
     }
 
+    /// Ends Redis.
+    ///
     /// # Errors
     /// Redis does not end.
-    pub(super) fn stop(self) -> Result<()> {
+    pub fn stop(self) -> Result<()> {
         self.process.kill(Signal::TERM)?;
         let ended = self.process.wait_with_timeout(STEP_TIMEOUT)?;
         ensure!(ended.is_some(), "redis does not end");
