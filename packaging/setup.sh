@@ -22,7 +22,7 @@ packages_of() {
     test) echo "$demo tcpdump procps perl-base python3 python3-websockets python3-pyftpdlib lighttpd-mod-openssl openssl" \
         "memcached etcd-server iputils-ping ngircd socat haproxy vsftpd lftp nodejs ccache git zsh fish" ;;
     bench) echo "$demo $builds tcpdump wrk iperf3 haproxy keepalived openssl git" ;;
-    paper) echo "$build $lab tcpdump" ;;
+    paper) echo "$build $lab tcpdump lighttpd nginx redis-server redis-tools wrk" ;;
     # The suite looks for child processes with pgrep.
     redis-suite) echo "$build $lab curl ca-certificates redis-server tcl procps" ;;
     # Tests run in the machines among this host's files.

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod objects;
 mod paper;
 mod redis_suite;
 mod simulate;

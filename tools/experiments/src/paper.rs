@@ -45,6 +45,12 @@ pub(crate) struct Options {
     /// Number of recoveries for each row; the paper has 20
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
     recoveries: u16,
+    /// Repeat the experiments of the TRODS paper instead: figures 4 and 5, and Table 2
+    #[arg(long, conflicts_with_all = ["only", "layout", "strategy"])]
+    objects: bool,
+    /// Number of runs for each row of the TRODS paper; the paper has 5
+    #[arg(long, default_value_t = 5, requires = "objects", value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
     /// Directory of PAPER.md, paper.json and the plots [default: bench; if a part, network or row is left out, no file
     /// is written]
     #[arg(long, value_name = "DIRECTORY")]
@@ -84,6 +90,11 @@ fn run(options: &Options) -> Result<bool> {
     let began = Instant::now();
     let programs = Programs::find(options.outlive.clone())?;
     let interrupt = Interrupt::on_signals()?;
+    if options.objects {
+        let output = options.output.clone().unwrap_or_else(|| "bench".into());
+        crate::objects::run(programs, &interrupt, options.rounds, &output)?;
+        return Ok(true);
+    }
     let mut report = Report::default();
     let plan = Plan {
         strategies: chosen(&options.strategy, &Strategy::ALL),
