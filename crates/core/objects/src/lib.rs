@@ -9,6 +9,7 @@
 //! - [`judge`]: whether a response of another server continues the client's part;
 //! - [`plane`]: the model of the programs in the kernel;
 //! - [`revive`] and [`revivals`]: the connections that a member goes on with;
+//! - [`budget`]: how many segments of unknown connections a member looks at;
 //! - [`record`]: the state of a connection in the store of the pool;
 //! - [`turns`]: the turns that a member writes to the store;
 //! - [`call`]: a segment that a client answers;
@@ -23,6 +24,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod budget;
 pub mod call;
 pub mod deferred;
 mod farewell;

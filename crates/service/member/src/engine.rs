@@ -17,6 +17,7 @@ use dataplane::{
 use lease::Speech;
 use objects::{
     PoolKey,
+    budget::Budget,
     flow::Phase,
     judge::JudgeRules,
     plane::{CopyKind, SegmentCopy},
@@ -79,6 +80,7 @@ pub(crate) struct Member {
     /// `None`: the pool has no store.
     records: Option<Records>,
     claiming: Claiming,
+    budget: Budget,
     rings: Rings,
     /// Connections may begin here.
     accepts: bool,
@@ -239,6 +241,7 @@ impl Member {
             revivals: Revivals::new(Injector::new(config.mark)?),
             addresses: Addresses::open().doing("open a socket for addresses")?,
             claiming: Claiming::new(claims, settings.key, config.pool.hello.membership)?,
+            budget: Budget::default(),
             membership: Membership::Waits,
             records,
             service,
@@ -386,6 +389,10 @@ impl Member {
         let now = clock::now();
         self.server.start_if_due(now)?;
         if now >= self.next_upkeep {
+            let dropped = self.budget.take_dropped();
+            if dropped > 0 {
+                events.push(Event::OverBudget { dropped });
+            }
             self.keep_up()?;
         }
         if now >= self.next_look {
@@ -496,6 +503,7 @@ impl Member {
     fn copies(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {
         self.rings.copies.consume()?;
         let copied: Vec<SegmentCopy> = self.rings.copied.borrow_mut().drain(..).collect();
+        let now = clock::now();
         for copy in copied {
             if copy.kind == CopyKind::Deferred {
                 self.records
@@ -506,6 +514,8 @@ impl Member {
             let is_claimed = copy.kind != CopyKind::Unknown || self.revivals.knows(&copy.key);
             if is_claimed {
                 self.revive(copy, events)?;
+            } else if !self.budget.allows(now, &copy) {
+                continue;
             } else if let Some(decided) = self.claiming.begin(copy) {
                 self.carry_out(vec![decided], events)?;
             }

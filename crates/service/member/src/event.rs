@@ -82,6 +82,12 @@ pub enum Event {
         /// The reason in words.
         reason: String,
     },
+    /// More segments of unknown connections than a member looks at were dropped: a flood, or very many clients of a dead
+    /// member.
+    OverBudget {
+        /// Number of segments, since the last event of this kind.
+        dropped: u64,
+    },
     /// A store of the pool does not answer.
     StoreLost {
         /// The address.
@@ -106,7 +112,7 @@ pub enum Event {
 }
 
 /// All kinds of events.
-pub(crate) const KINDS: [&str; 15] = [
+pub(crate) const KINDS: [&str; 16] = [
     "serving",
     "joined",
     "left",
@@ -120,6 +126,7 @@ pub(crate) const KINDS: [&str; 15] = [
     "forwarded",
     "refused",
     "unprotected",
+    "over_budget",
     "store_lost",
     "store_connected",
 ];
@@ -141,6 +148,7 @@ impl Event {
             Self::Forwarded { .. } => "forwarded",
             Self::Refused { .. } => "refused",
             Self::Unprotected { .. } => "unprotected",
+            Self::OverBudget { .. } => "over_budget",
             Self::StoreLost { .. } => "store_lost",
             Self::StoreConnected { .. } => "store_connected",
         }
@@ -156,6 +164,7 @@ impl Event {
                 | Self::BalancerLost { .. }
                 | Self::NotAdmitted { .. }
                 | Self::Refused { .. }
+                | Self::OverBudget { .. }
                 | Self::StoreLost { .. }
         )
     }
@@ -211,6 +220,13 @@ impl fmt::Display for Event {
             }
             Self::Refused { client, reason, .. } => {
                 write!(f, "reset the connection of {client}: {reason}")
+            }
+            Self::OverBudget { dropped } => {
+                let segments = if *dropped == 1 { "segment" } else { "segments" };
+                write!(
+                    f,
+                    "dropped {dropped} {segments} of unknown connections: more than this member looks at"
+                )
             }
             Self::StoreLost { store, reason } => write!(f, "no store at {store}: {reason}"),
             Self::StoreConnected { store } => write!(f, "the store at {store} answers"),

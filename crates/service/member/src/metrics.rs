@@ -150,7 +150,10 @@ impl Status {
         to.histogram("outlive_objects_revival", help, &totals.revivals_s)?;
         let help = "Connections whose segments went to the member that serves the connection";
         let forwarded = totals.forwarded;
-        to.counter("outlive_objects_forwarded", Unit::None, help, forwarded)
+        to.counter("outlive_objects_forwarded", Unit::None, help, forwarded)?;
+        let help = "Segments of unknown connections that were dropped: more than a member looks at";
+        let over = totals.over_budget;
+        to.counter("outlive_objects_over_budget", Unit::None, help, over)
     }
 
     fn of_the_programs(&self, to: &mut Families<'_>) -> fmt::Result {

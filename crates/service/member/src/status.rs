@@ -133,6 +133,9 @@ pub struct Totals {
     pub refused_by: BTreeMap<String, u64>,
     /// Connections whose segments went to another member.
     pub forwarded: u64,
+    /// Segments of unknown connections that were too many to be looked at.
+    #[serde(default)]
+    pub over_budget: u64,
     /// Time from the client's segment to the end of a revival.
     pub revivals_s: Histogram,
     /// Events by kind.
@@ -190,6 +193,7 @@ impl Totals {
                 *self.refused_by.entry((*code).to_owned()).or_default() += 1;
             }
             Event::Forwarded { .. } => self.forwarded += 1,
+            Event::OverBudget { dropped } => self.over_budget += dropped,
             _ => {}
         }
     }

@@ -6,6 +6,7 @@ use std::{
 
 use objects::{
     PoolKey,
+    budget::Budget,
     flow::{Flow, Mode},
     judge::JudgeRules,
     plane::{CopyKind, Event, Plane, SegmentCopy},
@@ -52,6 +53,7 @@ pub(super) struct UserSpace {
     rules: Rules,
     membership: Membership,
     claiming: Claiming<SegmentCopy>,
+    budget: Budget,
     /// Addresses by membership.
     others: BTreeMap<u64, IpAddr>,
     revivals: Revivals,
@@ -153,6 +155,7 @@ impl UserSpace {
             },
             membership: Membership::Waits,
             claiming: Claiming::new(0, 0),
+            budget: Budget::default(),
             others: BTreeMap::new(),
             revivals,
             repetitions: Repetitions::default(),
@@ -425,7 +428,7 @@ impl Member {
             let is_claimed = copy.kind != CopyKind::Unknown || space.revivals.knows(&copy.key);
             if is_claimed || around.scenario.has(PoolFlaw::ClaimsIgnored) {
                 self.revive(&copy, around, sent)?;
-            } else {
+            } else if space.budget.allows(now, &copy) {
                 let decided = space.claiming.begin(copy.key, copy, now);
                 self.carry_out(decided.into_iter().collect(), around, sent)?;
             }
