@@ -57,6 +57,16 @@ impl Slot {
         SLOT_DURATION * u32::try_from(slots.saturating_sub(age.into())).unwrap_or(u32::MAX)
     }
 
+    /// The same, of a connection whose slot was not ahead of the clock.
+    #[must_use]
+    pub fn beginning(self, since_epoch: Duration) -> Duration {
+        let earliest = self.earliest_beginning(since_epoch);
+        let latest = SLOT_DURATION * u32::from(SLOTS_AHEAD_MAX);
+        let now = since_epoch.as_secs() / SLOT_DURATION.as_secs();
+        let now = SLOT_DURATION * u32::try_from(now).unwrap_or(u32::MAX);
+        (earliest + latest).min(now)
+    }
+
     const fn ahead_of(self, other: Self) -> u8 {
         (self.0 + SLOT_COUNT - other.0) % SLOT_COUNT
     }
@@ -134,6 +144,9 @@ mod tests {
                     let earliest = slot.earliest_beginning(began + later);
                     let slack = SLOT_DURATION * (u32::from(SLOTS_AHEAD_MAX) + 1);
                     assert!(earliest <= began && earliest + slack > began);
+                    let nominal = slot.beginning(began + later);
+                    assert!(nominal >= earliest && nominal <= began + later);
+                    assert!(slot != now || (nominal <= began && nominal + SLOT_DURATION > began));
                 }
                 last = slot;
             }

@@ -36,6 +36,7 @@ pub(super) struct HalfOpen {
     client_window_scale: u8,
     server_window_scale: Option<u8>,
     slot: Slot,
+    began: Duration,
     has_timestamps: bool,
     has_sack: bool,
     is_answered: bool,
@@ -66,7 +67,7 @@ pub(super) fn bare_state(
 }
 
 impl HalfOpen {
-    fn of_syn(segment: &Segment, options: &Options, slot: Slot, life: Life) -> Self {
+    fn of_syn(segment: &Segment, options: &Options, slot: Slot, life: Life, now: Duration) -> Self {
         Self {
             client_isn: segment.seq,
             client_tsval: options.tsval(&segment.header).unwrap_or(0),
@@ -79,6 +80,7 @@ impl HalfOpen {
             client_window_scale: options.window_scale.unwrap_or(0),
             server_window_scale: None,
             slot,
+            began: now,
             has_timestamps: options.has_timestamps(),
             has_sack: options.sack_permitted,
             is_answered: false,
@@ -145,7 +147,7 @@ impl HalfOpen {
                 owes_ack: false,
                 window_scale: self.server_window_scale,
             },
-            turn: before_first_request(first),
+            turn: before_first_request(first, self.began),
             echoes: EchoTable::new(Index::new(0), self.tsval),
             states: States {
                 newest: if unprotected.is_some() { bare } else { agreed },
@@ -168,8 +170,8 @@ impl HalfOpen {
     }
 }
 
-/// Before the first request.
-const fn before_first_request(request_end: SeqNumber) -> Turn {
+/// Before the first request. The time of the first response counts from the handshake: the slot tells no other.
+const fn before_first_request(request_end: SeqNumber, began: Duration) -> Turn {
     Turn {
         phase: Phase::Idle,
         number: 0,
@@ -179,7 +181,7 @@ const fn before_first_request(request_end: SeqNumber) -> Turn {
         response_len: Some(0),
         acked: 0,
         sent: 0,
-        asked_at: Duration::ZERO,
+        asked_at: began,
         method: http1::Method::Get,
         is_guarded: false,
         has_answer: false,
@@ -217,8 +219,10 @@ pub(super) fn ingress_syn(
         let slot = plane.shared.slot(now);
         let live = plane.flows.get(&key).map(|flow| flow.slot);
         let last = live.or_else(|| plane.tombstones.get(&key).map(|over| over.slot));
-        let slot = last.map_or(slot, |last| slot.behind(last));
-        let half_open = HalfOpen::of_syn(segment, &options, slot, plane.shared.life);
+        // In quiescence another member may have served a connection of this port, and may still send.
+        let unknown = || plane.shared.is_quiescent(now).then(|| slot.behind(slot));
+        let slot = last.or_else(unknown).map_or(slot, |last| slot.behind(last));
+        let half_open = HalfOpen::of_syn(segment, &options, slot, plane.shared.life, now);
         plane.half_open.insert(key, half_open);
     }
     Verdict::Next
@@ -296,6 +300,10 @@ pub(super) fn ingress_reset(
     segment: &Segment,
 ) -> Option<Verdict> {
     let half_open = plane.half_open.get(&key)?;
+    if !half_open.is_answered && plane.tombstones.contains_key(&key) {
+        // The server's TCP waits for late segments (TIME_WAIT) and has answered the SYN with an acknowledgement.
+        return None;
+    }
     if !half_open.is_answered || segment.seq != half_open.client_isn + 1 {
         return Some(Verdict::Drop);
     }

@@ -28,12 +28,12 @@ use super::handshake::{agreed_state, bare_state, ingress_reset, ingress_syn, pro
 use super::packet::{
     ACK_OFFSET, Network, Options, Packet, SEQ_OFFSET, Segment, find_options, read32, write32,
 };
-use super::request::{last_ack, on_client_payload, on_repeated_request};
+use super::request::{is_overdue, last_ack, on_client_payload, on_repeated_request};
 use super::turned::make_ack;
 use super::{
     CopyKind, Counter, MARK_COUNT, MARK_SERVER_SPACE, Plane, Shared, StoreKind, Verdict, advance,
 };
-use crate::flow::{Flow, Mode, RELEASED_MAX};
+use crate::flow::{Flow, Mode, Phase, RELEASED_MAX, Unprotected};
 use crate::key::PoolKey;
 use crate::timestamp::index::Index;
 use crate::timestamp::{State, StateBits, Timestamp};
@@ -137,6 +137,13 @@ fn ingress_flow(
         return translate_in(&mut plane.shared, packet, flow, segment, &options, echo);
     }
     note_client(flow, segment, &options);
+    // Not only when the client repeats its request, which may be two minutes later.
+    let is_guarded = flow.turn.phase == Phase::Body && flow.turn.is_guarded;
+    if is_guarded && is_overdue(&plane.shared, flow, now) {
+        plane
+            .shared
+            .lose_protection(key, flow, Unprotected::WithheldTooLong);
+    }
     // Before anything leaves: the echo may be needed for the next index.
     let echo = translated_echo(flow, segment, &options, has_old_ack);
     let is_stored = flow.is_stored();

@@ -49,7 +49,7 @@ impl Turn {
         number: u32,
         start: SeqNumber,
         response_start: SeqNumber,
-        now: Duration,
+        asked_at: Duration,
     ) -> Self {
         let body = match summary.body {
             BodyLength::Bytes(len) => len,
@@ -65,7 +65,7 @@ impl Turn {
             response_len: None,
             acked: 0,
             sent: 0,
-            asked_at: now,
+            asked_at,
             method: summary.method,
             is_guarded: summary.method == Method::Get && body == 0,
             has_answer: false,
@@ -151,7 +151,8 @@ pub(super) fn on_client_payload(
     };
     let begun = begun.and_then(|summary| {
         let number = flow.turn.number;
-        let mut turn = Turn::begun_by(&summary, number, segment.seq, segment.ack, now);
+        let asked_at = if number == 0 { flow.turn.asked_at } else { now };
+        let mut turn = Turn::begun_by(&summary, number, segment.seq, segment.ack, asked_at);
         turn.is_guarded &= flow.client.has_timestamps || shared.life.store == StoreKind::Indexed;
         let is_more = segment.payload_end().0.wrapping_sub(segment.seq.0)
             > turn.request_end.0.wrapping_sub(segment.seq.0);
@@ -174,6 +175,11 @@ pub(super) fn on_client_payload(
     }
 }
 
+/// Whether a guarded request without a record is unacknowledged for too long.
+pub(super) fn is_overdue(shared: &Shared, flow: &Flow, now: Duration) -> bool {
+    !flow.is_stored() && now.saturating_sub(flow.turn.asked_at) > shared.settings.withhold
+}
+
 /// The client has sent a guarded request again. Windows gives up after five times: after the fourth some bytes of the
 /// beginning that every request has are acknowledged.
 pub(super) fn on_repeated_request(
@@ -182,7 +188,7 @@ pub(super) fn on_repeated_request(
     flow: &mut Flow,
     now: Duration,
 ) {
-    if !flow.is_stored() && now.saturating_sub(flow.turn.asked_at) > shared.settings.withhold {
+    if is_overdue(shared, flow, now) {
         shared.lose_protection(key, flow, Unprotected::WithheldTooLong);
         return;
     }

@@ -28,7 +28,7 @@ pub(super) fn asked(
     flow.server.delta = client.ack.0.wrapping_sub(connected.isn.0).wrapping_sub(1);
     flow.turn.phase = Phase::Asked;
     flow.turn.response_start = client.ack;
-    flow.turn.asked_at = now;
+    flow.turn.asked_at = now.saturating_sub(position.age(rules.unix_now));
     flow.turn.is_guarded = true;
     flow.turn.number = match position {
         Position::Idle { is_first: true, .. } => 0,
@@ -68,8 +68,9 @@ fn base(
             state: State::First { slot, .. } | State::Stored { slot, .. },
             ..
         } => *slot,
-        // The echo of a later response does not tell the slot. Only the tags of the states below depend on the slot.
-        Position::Body { .. } => Slot::new(0),
+        // The echo of a later response does not tell the slot. The tags of the states below depend on the slot, and the
+        // slot of the next connection of the same port.
+        Position::Body { .. } => Slot::at(rules.unix_now),
     };
     let agreed_tag = State::agreed_tag(&rules.key, key, slot, options, question.start);
     let bare_tag = State::unprotected_tag(&rules.key, key, slot, options);

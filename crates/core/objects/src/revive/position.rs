@@ -348,9 +348,21 @@ impl Position {
         }
     }
 
-    /// How old a first response may be.
+    /// Age of the connection, as far as the slot tells: what is left of the time for a first response counts from the
+    /// handshake, so that the slot tells the beginning. Zero of a later response.
     pub(super) fn age(&self, unix_now: Duration) -> Duration {
-        unix_now.saturating_sub(self.began(unix_now, Duration::ZERO))
+        match self {
+            Self::Body {
+                state: State::First { slot, .. },
+                ..
+            }
+            | Self::Idle {
+                slot,
+                is_first: true,
+                ..
+            } => unix_now.saturating_sub(slot.beginning(unix_now)),
+            _ => Duration::ZERO,
+        }
     }
 
     /// Number of the turn whose response the client has a part of, as far as the echo tells: only whether the number is

@@ -158,6 +158,7 @@ struct object_flow {
 
 /* A handshake under way. */
 struct object_embryo {
+	__u64 began_ns;
 	__u32 client_isn;
 	__u32 client_tsval;
 	__u32 isn;   /* the server's, as the client sees it */

@@ -61,7 +61,10 @@ static __always_inline int ingress_syn(struct __sk_buff *skb, struct member *m, 
 		slot = slot_behind(slot, f->slot);
 	else if (over)
 		slot = slot_behind(slot, over->slot);
+	else if (in_quiescence(m)) /* another member may have served a connection of this port, and may still send */
+		slot = slot_behind(slot, slot_behind(slot, slot));
 	struct object_embryo e = {
+		.began_ns = bpf_ktime_get_ns(),
 		.client_isn = p->seq,
 		.incarnation = m->incarnation,
 		.changes = m->changes,
@@ -125,6 +128,7 @@ __noinline int fill_flow(struct object_scratch *s, const struct object_embryo *e
 	f->mode = e->is_foreign ? OBJECT_FOREIGN : OBJECT_SERVED;
 	f->has_timestamps = e->has_timestamps;
 	f->turn.request_end = f->client_nxt;
+	f->turn.asked_ns = e->began_ns;
 	f->echoes.newest_tsval = e->tsval;
 	for (__u32 i = 0; i < ECHO_ENTRIES; i++)
 		f->echoes.tsvals[i] = e->tsval;
@@ -246,6 +250,9 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct member *m,
 		return translate_in(skb, s, f, p, &o, translated_echo(f, s, p, &o, true));
 	}
 	note_client(f, s, p, &o);
+	/* Not only when the client repeats its request, which may be two minutes later. */
+	if (f->turn.phase == OBJECT_BODY && f->turn.is_guarded && is_overdue(m, f))
+		lose_protection(m, key, f, OBJECT_WITHHELD_TOO_LONG);
 	/* Before anything leaves: the echo may be needed for the next index. */
 	__u32 echo = translated_echo(f, s, p, &o, has_old_ack);
 	bool was_stored = is_stored(f);
@@ -376,10 +383,12 @@ int ingress(struct __sk_buff *skb)
 	if (f)
 		return ingress_flow(skb, m, s, &key, f, &p);
 	struct object_embryo *e = p.flags & TCP_RST ? bpf_map_lookup_elem(&embryos, &key) : NULL;
-	if (e)
-		return ingress_reset(skb, s, &key, e, &p);
 	struct object_tombstone *t = bpf_map_lookup_elem(&tombstones, &key);
-	if (t && bpf_ktime_get_ns() - t->closed_ns < TOMBSTONE_NS)
+	bool waits = t && bpf_ktime_get_ns() - t->closed_ns < TOMBSTONE_NS;
+	/* Of a server's TCP in TIME_WAIT, which has answered the SYN with an acknowledgement, the RST is for that. */
+	if (e && (e->is_answered || !waits))
+		return ingress_reset(skb, s, &key, e, &p);
+	if (waits)
 		return ingress_tombstone(skb, s, t, &p);
 	struct next_hop *to = bpf_map_lookup_elem(&forwards, &key);
 	if (to)

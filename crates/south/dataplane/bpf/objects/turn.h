@@ -115,7 +115,9 @@ static __always_inline void on_client_payload(struct __sk_buff *skb, struct memb
 	t->has_answer = 0;
 	t->repeats = 0;
 	t->released = 0;
-	t->asked_ns = bpf_ktime_get_ns();
+	/* Of the first request it is the time of the handshake: the slot of the connection tells no other. */
+	if (t->number)
+		t->asked_ns = bpf_ktime_get_ns();
 	t->phase = OBJECT_ASKED;
 	if (m->store && t->is_guarded)
 		copy_turn(skb, key, p->ip_len, COPY_REQUEST, BPF_RB_NO_WAKEUP);
@@ -170,10 +172,16 @@ static __always_inline __u8 on_response_head(struct __sk_buff *skb, struct membe
 #define RELEASE_STEP 2
 #define RELEASED_BEYOND 3 /* so many bytes, or more: a later response may be further than its timestamps tell */
 
+/* A guarded request without a record is unacknowledged for too long. */
+static __always_inline bool is_overdue(const struct member *m, const struct object_flow *f)
+{
+	return !is_stored(f) && bpf_ktime_get_ns() - f->turn.asked_ns > m->withhold_ns;
+}
+
 static __always_inline void on_repeated_request(struct member *m, const struct flow_key *key, struct object_flow *f)
 {
 	struct object_turn *t = &f->turn;
-	if (!is_stored(f) && bpf_ktime_get_ns() - t->asked_ns > m->withhold_ns) {
+	if (is_overdue(m, f)) {
 		lose_protection(m, key, f, OBJECT_WITHHELD_TOO_LONG);
 		return;
 	}

@@ -29,7 +29,7 @@ pub(super) fn rules() -> Rules {
         },
         incarnation: 3,
         unix_now: Duration::from_secs(784_111_990),
-        withhold: Duration::from_secs(240),
+        withhold: WITHHOLD_MAX,
         settled_at: Duration::ZERO,
     }
 }

@@ -219,6 +219,34 @@ fn isn_differs_when_a_port_is_used_again_at_once() {
     }
 }
 
+/// Another member may have served a connection of this port, and may still send.
+#[test]
+fn isn_in_quiescence_is_of_another_slot() {
+    alone(|mut lab| {
+        lab.slot(5);
+        lab.quiescence(true);
+        lab.shake_hands();
+        assert_eq!(lab.flow().slot, isn::Slot::new(7));
+    });
+}
+
+/// The server has closed first, and its TCP answers the SYN from TIME_WAIT with an acknowledgement (RFC 9293, 3.10.7.4).
+#[test]
+fn reset_of_a_client_whose_syn_met_time_wait_passes() {
+    alone(|lab| {
+        let mut lab = lab.open();
+        lab.close();
+        let old = lab.c + 1;
+        lab.c += 5000;
+        lab.client(lab.syn());
+        let reset = segment(old, SeqNumber(0)).flags(RST);
+        assert_eq!(lab.client(reset).verdict, Verdict::Next);
+        lab.s += 9000;
+        lab.shake_hands();
+        assert_eq!(lab.flow().client.isn, lab.c);
+    });
+}
+
 #[test]
 fn syn_on_a_flow_leaves_the_flow_alone() {
     alone(|lab| {

@@ -1,5 +1,7 @@
 //! Requests and responses.
 
+use std::time::Duration;
+
 use objects::{
     flow::{Phase, Unprotected},
     plane::{Counter, Event, StoreKind, Verdict},
@@ -617,5 +619,37 @@ fn end_of_a_response_may_come_from_another_server() {
         let rest = segment(flow.server.nxt - flow.server.delta, flow.client.nxt);
         lab.server(rest.timestamps(950, 21).payload(&[b'x'; 990]));
         assert_eq!((lab.flow().unprotected, lab.flow().server.nxt), (None, end));
+    });
+}
+
+/// The slot in an echo tells the beginning of a connection only for so long. A client may repeat its request two
+/// minutes later.
+#[test]
+fn request_unacknowledged_for_too_long_loses_protection_with_the_next_ack() {
+    let settings = dataplane::MemberSettings {
+        withhold: Duration::from_millis(500),
+        ..member_settings()
+    };
+    alone_with(&settings, |lab| {
+        let mut lab = answered(lab, 4000, 100);
+        let mut flow = lab.flow().clone();
+        flow.turn.asked_at = Duration::ZERO;
+        assert!(lab.write_flow(&flow, true));
+        lab.client(lab.next_of_client(13));
+        assert_eq!(lab.flow().unprotected, Some(Unprotected::WithheldTooLong));
+        assert!(!lab.flow().turn.is_guarded);
+    });
+}
+
+/// A client that connects long before its first request.
+#[test]
+fn first_request_is_unacknowledged_since_the_handshake() {
+    alone(|lab| {
+        let mut lab = lab.open();
+        let mut flow = lab.flow().clone();
+        flow.turn.asked_at = Duration::ZERO;
+        assert!(lab.write_flow(&flow, true));
+        lab.client(lab.next_of_client(12).payload(REQUEST_BYTES));
+        assert_eq!(lab.flow().turn.asked_at, Duration::ZERO);
     });
 }
