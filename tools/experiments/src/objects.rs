@@ -1,5 +1,5 @@
-//! `make paper ARGS=--objects`: the experiments of section 6 of the TRODS paper (Lloyd, Freedman: Transparent Recovery for
-//! Object Delivery Services), repeated in a lab and printed beside the paper's own figures.
+//! `make paper ARGS=--objects`: the experiments of section 6 of the TRODS paper (Lloyd, Freedman: Transparent Recovery
+//! for Object Delivery Services), repeated in a lab and printed beside the paper's own figures.
 //!
 //! Many clients fetch small objects, each on a connection of its own, from one server: figures 4 and 5. One client
 //! fetches an object of one byte again and again, and measures each step: Table 2. [`stage`] is the lab, [`latency`]

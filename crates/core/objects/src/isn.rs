@@ -1,9 +1,9 @@
 //! Keyed initial sequence numbers (TRODS 5.3; RFC 6528).
 //!
 //! Each member can compute the ISN of a connection from the addresses and the slot. The ISN of the same addresses
-//! differs between slots: a late packet of an older connection is not taken for a packet of the new connection. A client
-//! that uses a port again within a slot gets the next slot: with the same ISN, a late segment of the connection before
-//! would begin at the very number that the client waits for.
+//! differs between slots: a late packet of an older connection is not taken for a packet of the new connection. With
+//! the same ISN, a late segment of the connection before would begin at the very number that the client waits for: a
+//! client that reuses a port within a slot gets the next slot.
 
 use core::time::Duration;
 
@@ -41,7 +41,7 @@ impl Slot {
     /// The slot of a connection that begins in this slot, of the same addresses as a connection of the slot `last`.
     #[must_use]
     pub const fn behind(self, last: Self) -> Self {
-        if last.ahead_of(self) < SLOTS_AHEAD_MAX {
+        if last.distance_from(self) < SLOTS_AHEAD_MAX {
             Self::new(last.0 + 1)
         } else {
             self
@@ -53,7 +53,7 @@ impl Slot {
     pub fn earliest_beginning(self, since_epoch: Duration) -> Duration {
         let slots = since_epoch.as_secs() / SLOT_DURATION.as_secs();
         let latest = Self::new(Self::at(since_epoch).0 + SLOTS_AHEAD_MAX);
-        let age = latest.ahead_of(self);
+        let age = latest.distance_from(self);
         SLOT_DURATION * u32::try_from(slots.saturating_sub(age.into())).unwrap_or(u32::MAX)
     }
 
@@ -67,7 +67,7 @@ impl Slot {
         (earliest + latest).min(now)
     }
 
-    const fn ahead_of(self, other: Self) -> u8 {
+    const fn distance_from(self, other: Self) -> u8 {
         (self.0 + SLOT_COUNT - other.0) % SLOT_COUNT
     }
 
@@ -131,7 +131,7 @@ mod tests {
 
     /// Connections of the same addresses, as fast as a client can begin them.
     #[test]
-    fn slot_of_a_port_that_is_used_again_differs_and_began_in_time() {
+    fn slot_of_a_reused_port_differs_and_began_in_time() {
         for seconds in [0, 15, 16, 255, 1_000_000] {
             let began = Duration::from_secs(1 << 20) + Duration::from_secs(seconds);
             let now = Slot::at(began);
@@ -139,7 +139,7 @@ mod tests {
             for _ in 0..20 {
                 let slot = now.behind(last);
                 assert_ne!(slot, last);
-                assert!(slot.ahead_of(now) <= SLOTS_AHEAD_MAX);
+                assert!(slot.distance_from(now) <= SLOTS_AHEAD_MAX);
                 for later in [Duration::ZERO, crate::revive::WITHHOLD_MAX] {
                     let earliest = slot.earliest_beginning(began + later);
                     let slack = SLOT_DURATION * (u32::from(SLOTS_AHEAD_MAX) + 1);

@@ -82,8 +82,8 @@ pub enum Event {
         /// The reason in words.
         reason: String,
     },
-    /// More segments of unknown connections than a member looks at were dropped: a flood, or very many clients of a dead
-    /// member.
+    /// More segments of unknown connections than a member looks at were dropped: a flood, or very many clients of a
+    /// dead member.
     OverBudget {
         /// Number of segments, since the last event of this kind.
         dropped: u64,

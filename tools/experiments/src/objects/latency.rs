@@ -8,8 +8,8 @@ use anyhow::{Result, ensure};
 use lab::Host;
 
 /// Fetches in a run. Five runs have the 10,000 of the paper.
-const COUNT: usize = 2000;
-const TIMEOUT: Duration = Duration::from_secs(10);
+const FETCH_COUNT: usize = 2000;
+const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Durations of the steps of one fetch.
 #[derive(Debug, Clone, Copy)]
@@ -27,16 +27,16 @@ pub(super) struct Fetch {
 /// # Errors
 /// A connection or a response fails.
 pub(super) fn measure(client: &Host, address: SocketAddr) -> Result<Vec<Fetch>> {
-    client.enter(|| (0..COUNT).map(|_| fetch(address)).collect())?
+    client.enter(|| (0..FETCH_COUNT).map(|_| fetch(address)).collect())?
 }
 
 fn fetch(address: SocketAddr) -> Result<Fetch> {
     let request = b"GET /1 HTTP/1.1\r\nHost: pool\r\nConnection: close\r\n\r\n";
     let mut buffer = [0; 4096];
     let syn = Instant::now();
-    let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
+    let mut stream = TcpStream::connect_timeout(&address, STEP_TIMEOUT)?;
     let connected = Instant::now();
-    stream.set_read_timeout(Some(TIMEOUT))?;
+    stream.set_read_timeout(Some(STEP_TIMEOUT))?;
     let asked = Instant::now();
     stream.write_all(request)?;
     let mut len = stream.read(&mut buffer)?;

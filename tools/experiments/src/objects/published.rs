@@ -19,13 +19,13 @@ pub(super) const fn requests_per_second(mode: Mode, size: usize) -> Option<u32> 
 
 /// A step of a fetch (Table 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum Span {
     Handshake,
     Response,
     Total,
 }
 
-impl Step {
+impl Span {
     pub(super) const ALL: [Self; 3] = [Self::Handshake, Self::Response, Self::Total];
 
     /// The name in the paper.
@@ -39,17 +39,17 @@ impl Step {
 }
 
 /// Median and 99th percentile of a step, µs (Table 2).
-pub(super) const fn microseconds(mode: Mode, step: Step) -> Option<[u32; 2]> {
+pub(super) const fn microseconds(mode: Mode, step: Span) -> Option<[u32; 2]> {
     Some(match (mode, step) {
-        (Mode::Plain, Step::Handshake) => [90, 95],
-        (Mode::Timestamps, Step::Handshake) => [89, 93],
-        (Mode::Held, Step::Handshake) => [90, 94],
-        (Mode::Plain, Step::Response) => [137, 150],
-        (Mode::Timestamps, Step::Response) => [135, 149],
-        (Mode::Held, Step::Response) => [256, 282],
-        (Mode::Plain, Step::Total) => [353, 372],
-        (Mode::Timestamps, Step::Total) => [362, 384],
-        (Mode::Held, Step::Total) => [490, 520],
+        (Mode::Plain, Span::Handshake) => [90, 95],
+        (Mode::Timestamps, Span::Handshake) => [89, 93],
+        (Mode::Held, Span::Handshake) => [90, 94],
+        (Mode::Plain, Span::Response) => [137, 150],
+        (Mode::Timestamps, Span::Response) => [135, 149],
+        (Mode::Held, Span::Response) => [256, 282],
+        (Mode::Plain, Span::Total) => [353, 372],
+        (Mode::Timestamps, Span::Total) => [362, 384],
+        (Mode::Held, Span::Total) => [490, 520],
         (Mode::Lazy, _) => return None,
     })
 }

@@ -10,7 +10,7 @@ use harness::machine::{Machine, commit};
 use serde_json::{Value, json};
 
 use super::Fetch;
-use super::published::{self, Step};
+use super::published::{self, Span};
 use super::stage::{Mode, SIZES, Server};
 
 /// All that was measured.
@@ -89,7 +89,7 @@ impl Report {
              | step | | ours | more than plain | paper | more than plain |\n|---|---|---|---|---|---|\n",
             server.name()
         );
-        for step in Step::ALL {
+        for step in Span::ALL {
             let plain = quantile(&self.sorted_steps(server, Mode::Plain, step), 0.5);
             let of_paper = |mode| {
                 let is_papers = server == Server::Lighttpd;
@@ -121,11 +121,11 @@ impl Report {
         sorted(self.rates.iter().filter(wanted).map(|rate| rate.per_second))
     }
 
-    fn sorted_steps(&self, server: Server, mode: Mode, step: Step) -> Vec<f64> {
+    fn sorted_steps(&self, server: Server, mode: Mode, step: Span) -> Vec<f64> {
         let of = |fetch: &Fetch| match step {
-            Step::Handshake => fetch.handshake,
-            Step::Response => fetch.response,
-            Step::Total => fetch.total,
+            Span::Handshake => fetch.handshake,
+            Span::Response => fetch.response,
+            Span::Total => fetch.total,
         };
         let wanted = { self.fetches.iter() }.filter(|(at, how, _)| (*at, *how) == (server, mode));
         sorted(wanted.map(|(_, _, fetch)| of(fetch).as_secs_f64() * 1e6))
@@ -172,7 +172,7 @@ impl Report {
         let mut steps = Vec::new();
         for server in Server::ALL {
             for mode in Mode::ALL {
-                for step in Step::ALL {
+                for step in Span::ALL {
                     let times = self.sorted_steps(server, mode, step);
                     steps.push(json!({
                         "server": server.name(), "mode": mode.name(), "step": step.name(), "fetches": times.len(),

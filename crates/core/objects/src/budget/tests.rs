@@ -9,7 +9,7 @@ use crate::plane::CopyKind;
 use crate::timestamp::index::Index;
 use crate::timestamp::{ClientOptions, LaterPosition};
 
-const NOW: Duration = Duration::from_secs(100);
+const NOW_SINCE_BOOT: Duration = Duration::from_secs(100);
 
 /// A segment of this client.
 fn copy(client: impl Into<SocketAddr>, state: Option<State>) -> SegmentCopy {
@@ -77,7 +77,7 @@ fn of_any_source(number: u32) -> SegmentCopy {
 #[test]
 fn segment_with_a_proven_echo_is_never_dropped() {
     let mut budget = Budget::default();
-    allowed(&mut budget, NOW, 2 * TOTAL_BURST, of_any_source);
+    allowed(&mut budget, NOW_SINCE_BOOT, 2 * TOTAL_BURST, of_any_source);
     let (slot, options) = (Slot::new(1), ClientOptions::of_number(0));
     let agreed = State::Agreed {
         slot,
@@ -91,19 +91,19 @@ fn segment_with_a_proven_echo_is_never_dropped() {
         tag: 1,
     };
     for state in [agreed, stored] {
-        assert!(budget.allows(NOW, &copy(([192, 0, 2, 1], 4000), Some(state))));
+        assert!(budget.allows(NOW_SINCE_BOOT, &copy(([192, 0, 2, 1], 4000), Some(state))));
     }
-    assert!(!budget.allows(NOW, &of_one_source(0)));
+    assert!(!budget.allows(NOW_SINCE_BOOT, &of_one_source(0)));
 }
 
 #[test]
 fn source_gets_its_burst_and_its_rate() {
     let mut budget = Budget::default();
-    let first = allowed(&mut budget, NOW, 2 * SOURCE_BURST, of_one_source);
+    let first = allowed(&mut budget, NOW_SINCE_BOOT, 2 * SOURCE_BURST, of_one_source);
     assert_eq!(first, SOURCE_BURST);
     assert_eq!(budget.take_dropped(), SOURCE_BURST.into());
     assert_eq!(budget.take_dropped(), 0);
-    let later = NOW + SOURCE_INTERVAL * 100;
+    let later = NOW_SINCE_BOOT + SOURCE_INTERVAL * 100;
     assert_eq!(allowed(&mut budget, later, 200, of_one_source), 100);
     assert!(budget.allows(later, &copy(([192, 0, 2, 2], 4000), None)));
 }
@@ -111,10 +111,10 @@ fn source_gets_its_burst_and_its_rate() {
 #[test]
 fn all_sources_together_get_the_total() {
     let mut budget = Budget::default();
-    let first = allowed(&mut budget, NOW, 2 * TOTAL_BURST, of_any_source);
+    let first = allowed(&mut budget, NOW_SINCE_BOOT, 2 * TOTAL_BURST, of_any_source);
     assert_eq!(first, TOTAL_BURST);
     assert!(budget.sources.len() <= SOURCES_MAX);
-    let later = NOW + TOTAL_INTERVAL * 100;
+    let later = NOW_SINCE_BOOT + TOTAL_INTERVAL * 100;
     let segment = |number| of_any_source(number + (1 << 24));
     assert_eq!(allowed(&mut budget, later, 200, segment), 100);
 }
@@ -127,5 +127,8 @@ fn network_of_ipv6_is_one_source() {
         copy(host, Some(later()))
     };
     let count = SOURCE_BURST + 100;
-    assert_eq!(allowed(&mut budget, NOW, count, segment), SOURCE_BURST);
+    assert_eq!(
+        allowed(&mut budget, NOW_SINCE_BOOT, count, segment),
+        SOURCE_BURST
+    );
 }

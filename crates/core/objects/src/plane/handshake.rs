@@ -30,17 +30,23 @@ pub(super) struct HalfOpen {
     /// Of the server's newest SYN-ACK.
     tsval: u32,
     window_edge: SeqNumber,
-    /// Of the member at the SYN.
-    life: Life,
+    syn: Syn,
     segment_size: u16,
     client_window_scale: u8,
     server_window_scale: Option<u8>,
-    slot: Slot,
-    began: Duration,
     has_timestamps: bool,
     has_sack: bool,
     is_answered: bool,
     is_foreign: bool,
+}
+
+/// When the SYN came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Syn {
+    slot: Slot,
+    at: Duration,
+    /// Of the member at that time.
+    life: Life,
 }
 
 /// The lower 26 bits while no response is under way, of a client whose next request begins at `told`.
@@ -67,7 +73,7 @@ pub(super) fn bare_state(
 }
 
 impl HalfOpen {
-    fn of_syn(segment: &Segment, options: &Options, slot: Slot, life: Life, now: Duration) -> Self {
+    fn of_syn(segment: &Segment, options: &Options, syn: Syn) -> Self {
         Self {
             client_isn: segment.seq,
             client_tsval: options.tsval(&segment.header).unwrap_or(0),
@@ -75,12 +81,10 @@ impl HalfOpen {
             delta: 0,
             tsval: 0,
             window_edge: SeqNumber(0),
-            life,
+            syn,
             segment_size: options.segment_size.unwrap_or(SEGMENT_SIZE_DEFAULT),
             client_window_scale: options.window_scale.unwrap_or(0),
             server_window_scale: None,
-            slot,
-            began: now,
             has_timestamps: options.has_timestamps(),
             has_sack: options.sack_permitted,
             is_answered: false,
@@ -118,8 +122,8 @@ impl HalfOpen {
     /// The flow of a handshake that is complete.
     fn flow(&self, key: &FlowKey, pool_key: &PoolKey, store: StoreKind) -> Flow {
         let options = self.options();
-        let agreed = agreed_state(pool_key, key, self.slot, options, self.client_isn + 1);
-        let bare = bare_state(pool_key, key, self.slot, options);
+        let agreed = agreed_state(pool_key, key, self.syn.slot, options, self.client_isn + 1);
+        let bare = bare_state(pool_key, key, self.syn.slot, options);
         let is_protected = self.has_usable_timestamps() || self.can_be_stored(store);
         let unprotected = (!is_protected).then_some(Unprotected::NoTimestamps);
         let first = self.client_isn + 1;
@@ -147,7 +151,7 @@ impl HalfOpen {
                 owes_ack: false,
                 window_scale: self.server_window_scale,
             },
-            turn: before_first_request(first, self.began),
+            turn: before_first_request(first, self.syn.at),
             echoes: EchoTable::new(Index::new(0), self.tsval),
             states: States {
                 newest: if unprotected.is_some() { bare } else { agreed },
@@ -156,7 +160,7 @@ impl HalfOpen {
                 bare,
                 stored: StateBits::of_wire(0),
             },
-            slot: self.slot,
+            slot: self.syn.slot,
             mode: if self.is_foreign {
                 Mode::Foreign
             } else {
@@ -164,7 +168,7 @@ impl HalfOpen {
             },
             unprotected,
             storage: Storage::default(),
-            incarnation: self.life.incarnation,
+            incarnation: self.syn.life.incarnation,
             interface: 0,
         }
     }
@@ -213,7 +217,7 @@ pub(super) fn ingress_syn(
     let is_known = plane.half_open.get(&key).is_some_and(|known| {
         // The server's TCP answers one SYN at a time, and another SYN with a challenge at most (RFC 5961, 4).
         let is_kept = known.client_isn == segment.seq || known.is_answered;
-        is_kept && known.life.incarnation == incarnation
+        is_kept && known.syn.life.incarnation == incarnation
     });
     if !is_known {
         let slot = plane.shared.slot(now);
@@ -222,7 +226,12 @@ pub(super) fn ingress_syn(
         // In quiescence another member may have served a connection of this port, and may still send.
         let unknown = || plane.shared.is_quiescent(now).then(|| slot.behind(slot));
         let slot = last.or_else(unknown).map_or(slot, |last| slot.behind(last));
-        let half_open = HalfOpen::of_syn(segment, &options, slot, plane.shared.life, now);
+        let syn = Syn {
+            slot,
+            at: now,
+            life: plane.shared.life,
+        };
+        let half_open = HalfOpen::of_syn(segment, &options, syn);
         plane.half_open.insert(key, half_open);
     }
     Verdict::Next
@@ -259,7 +268,7 @@ pub(super) fn egress_synack(
         return Some(Verdict::Next);
     }
     let pool_key = plane.shared.key();
-    half_open.isn = isn::initial(&pool_key, &key, half_open.slot);
+    half_open.isn = isn::initial(&pool_key, &key, half_open.syn.slot);
     half_open.delta = half_open.isn.0.wrapping_sub(segment.seq.0);
     half_open.server_window_scale = options.window_scale;
     half_open.has_sack &= options.sack_permitted;
@@ -278,12 +287,12 @@ pub(super) fn egress_synack(
             agreed_state(
                 &pool_key,
                 &key,
-                half_open.slot,
+                half_open.syn.slot,
                 client,
                 half_open.client_isn + 1,
             )
         } else {
-            bare_state(&pool_key, &key, half_open.slot, client)
+            bare_state(&pool_key, &key, half_open.syn.slot, client)
         };
         options.set_tsval(&mut header, Timestamp::value(Index::new(0), state));
     }
@@ -324,7 +333,7 @@ pub(super) fn ingress_reset(
 pub(super) fn promote(plane: &mut Plane, key: FlowKey, segment: &Segment) {
     let changes = plane.shared.life.changes;
     // Since two changes of the pool, another member may have served the connection, and may have died.
-    let is_old = |half_open: &HalfOpen| changes.wrapping_sub(half_open.life.changes) > 1;
+    let is_old = |half_open: &HalfOpen| changes.wrapping_sub(half_open.syn.life.changes) > 1;
     if plane.half_open.get(&key).is_some_and(is_old) {
         plane.half_open.remove(&key);
     }

@@ -195,7 +195,7 @@ fn ports_of_a_forgotten_connection_are_reusable() {
 
 /// With the same ISN, a late segment of the connection before would be a segment of the new one.
 #[test]
-fn isn_differs_when_a_port_is_used_again_at_once() {
+fn isn_of_a_reused_port_differs() {
     for is_closed in [true, false] {
         alone(|lab| {
             let mut lab = lab.open();
@@ -230,7 +230,7 @@ fn isn_in_quiescence_is_of_another_slot() {
     });
 }
 
-/// The server has closed first, and its TCP answers the SYN from TIME_WAIT with an acknowledgement (RFC 9293, 3.10.7.4).
+/// The server has closed first: its TCP answers the SYN from TIME_WAIT with an acknowledgement (RFC 9293, 3.10.7.4).
 #[test]
 fn reset_of_a_client_whose_syn_met_time_wait_passes() {
     alone(|lab| {
