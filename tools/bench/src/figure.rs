@@ -207,7 +207,16 @@ fn number(value: f64) -> String {
     match value.abs() {
         a if a >= 100.0 || a == 0.0 || value.fract() == 0.0 => format!("{value:.0}"),
         a if a >= 10.0 => format!("{value:.1}"),
-        _ => format!("{value:.3}"),
+        a if a >= 0.01 => format!("{value:.3}"),
+        a => {
+            // Three decimals would show 0.0004 as 0.000.
+            let digits = (3..12)
+                .find(|digits| a * 10f64.powi(*digits) >= 100.0)
+                .unwrap_or(12);
+            let digits = usize::try_from(digits).unwrap_or(12);
+            let text = format!("{value:.digits$}");
+            text.trim_end_matches('0').to_owned()
+        }
     }
 }
 
@@ -248,6 +257,13 @@ mod tests {
         let none: Figure = serde_json::from_value(Figure::of("x", "", &[], "").to_json())?;
         assert!(none.value.is_nan() && none.aim.is_none());
         Ok(())
+    }
+
+    #[test]
+    fn small_values_have_digits_that_matter() {
+        assert_eq!(number(0.000_361_49), "0.000361");
+        assert_eq!(Aim::AtMost(0.001).to_string(), "≤ 0.001");
+        assert_eq!((number(0.0), number(0.02)), ("0".into(), "0.020".into()));
     }
 
     #[test]
