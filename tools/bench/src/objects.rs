@@ -16,7 +16,6 @@ use super::figure::{Aim, Figure, column, compared, ratios};
 use super::traffic::{curl, wrk};
 use harness::pool::{Pool, PoolHosts, WebServer};
 use harness::redis::Redis;
-use lab::Signal;
 
 /// Delay of the client's link in each direction, for one download.
 const ONE_WAY_DELAY: Duration = Duration::from_millis(25);
@@ -244,11 +243,7 @@ fn compare<const N: usize>(
         bench.interrupt.check()?;
         let plain = hosts.start_plain(0, hosts.plain(0))?;
         runs[0].push(run(hosts.plain(0))?);
-        plain.kill(Signal::TERM)?;
-        ensure!(
-            plain.wait_with_timeout(READ_TIMEOUT)?.is_some(),
-            "nginx does not end"
-        );
+        hosts.stop_plain(0, &plain)?;
         let pool = start(hosts, 1, more)?;
         hosts.bypass_balancer(&bench.stage.client, Some(0))?;
         let member = run(hosts.service());

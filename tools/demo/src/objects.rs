@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use harness::direct_return::DirectReturn;
 use harness::pool::{Pool, PoolHosts, WebServer};
 use harness::task::Interrupt;
 use lab::{Host, Lab};
@@ -183,8 +184,8 @@ impl Scene {
         say(
             "The same deaths behind nftables (jhash mod 3, a dead server is left out after 0.1 s):",
         );
-        let plain = plain::Plain::start(self)?;
-        let report = self.under_fire(|act| plain.act(act));
+        let mut plain = DirectReturn::start(&self.hosts, &self.client, SERVERS.len())?;
+        let report = self.under_fire(|act| plain::act(&self.hosts, &mut plain, act));
         plain.stop()?;
         report?.print_broken();
         Ok(is_whole)

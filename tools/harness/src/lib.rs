@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod archive;
+pub mod direct_return;
 pub mod events;
 pub mod janitor;
 pub mod machine;

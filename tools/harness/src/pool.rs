@@ -122,6 +122,24 @@ impl PoolHosts {
         Ok(process)
     }
 
+    /// Ends the server of a member without protection, also after a death of its host, which has power afterwards.
+    ///
+    /// # Errors
+    /// The server does not end.
+    pub fn stop_plain(&self, member: usize, server: &Process) -> Result<()> {
+        let host = self.host(member);
+        if host.is_on() {
+            server.kill(Signal::TERM)?;
+        }
+        let ended = server.wait_with_timeout(STEP_TIMEOUT)?;
+        ensure!(
+            ended.is_some(),
+            "the server of {} does not end",
+            host.name()
+        );
+        Ok(host.power_on()?)
+    }
+
     fn await_listener(&self, host: &Host, at: SocketAddr) -> Result<()> {
         let deadline = std::time::Instant::now() + STEP_TIMEOUT;
         while host.enter(|| std::net::TcpStream::connect(at))?.is_err() {
