@@ -4,16 +4,17 @@
 //! host of a lab; each protected run is compared with the plain run just before. A slow machine is slow for both runs,
 //! so the ratio has a meaning where the absolute figures have none. The spread of the ratio shows how much.
 //!
-//! [`stage`] is the lab, [`subject`] the measured server, [`clients`] the users. The measurements are [`traffic`],
-//! [`recovery`], [`full_rate`], [`replay`] and [`memory`]; with a logger on another host [`link`], with a logger alone
-//! [`ingest`], and on the client's side of a recovery [`estimate`]. [`haproxy`] compares with the usual protection.
-//! [`objects`] is a pool of web servers. [`takeover`] is the death of a whole host, and [`keepalived`] the usual
-//! protection there. [`figure`] is a result, [`report`] the report. [`processors`] is the use of the processors,
+//! [`stage`] is the lab, [`subject`] the measured server, [`clients`] and [`download`] the users. The measurements are
+//! [`traffic`], [`recovery`], [`full_rate`], [`replay`] and [`memory`]; with a logger on another host [`link`], with a
+//! logger alone [`ingest`], and on the client's side of a recovery [`estimate`]. [`haproxy`] compares with the usual
+//! protection. [`objects`] is a pool of web servers. [`takeover`] is the death of a whole host, and [`keepalived`] the
+//! usual protection there. [`figure`] is a result, [`report`] the report. [`processors`] is the use of the processors,
 //! [`usage`] the use of memory.
 
 #![forbid(unsafe_code)]
 
 mod clients;
+mod download;
 mod estimate;
 mod figure;
 mod full_rate;
@@ -120,7 +121,7 @@ enum Subject {
     Takeover,
     /// HAProxy and keepalived on two hosts under the same power-offs
     Keepalived,
-    /// A pool of web servers: cost of a member, and the pause after a power-off
+    /// A pool of web servers: cost of a member, the pause after a power-off, and other balancers beside it
     Objects,
     /// redis with --stateful
     North,

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, anyhow, ensure};
 
 use crate::Bench;
 use crate::clients::read_some;
+use crate::download::{Download, Response, connect, object};
 
 /// In words, with the numbers from below.
 pub(crate) const WHAT: &str = "8 clients download 32 MiB again and again, each time over a new connection, and 8 ask for 128 \
@@ -59,7 +60,7 @@ pub(crate) struct Users {
 
 impl Users {
     pub(crate) fn start(bench: &Bench, address: SocketAddr) -> Result<Self> {
-        let object: Arc<Vec<u8>> = Arc::new(object());
+        let object: Arc<Vec<u8>> = Arc::new(object(LARGE_OBJECT_BYTES));
         std::fs::write(bench.stage.file("www/object"), &*object)?;
         let over = Arc::new(AtomicBool::new(false));
         let mut users = Self {
@@ -140,6 +141,13 @@ impl Seen {
     }
 }
 
+/// The longest time without a byte of the object.
+fn download(address: SocketAddr, object: &[u8]) -> Result<Duration> {
+    let request = "GET /object HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n";
+    let done = Download::run(address, request, object, USER_TIMEOUT);
+    done.outcome.map(|()| done.silence)
+}
+
 /// Repeats the download until the end.
 fn until(over: &AtomicBool, mut use_it: impl FnMut() -> Result<Duration>) -> Vec<Use> {
     let mut uses = Vec::new();
@@ -180,51 +188,15 @@ fn asking(over: &AtomicBool, address: SocketAddr) -> Vec<Use> {
     uses
 }
 
-/// Bytes that tell their own position: each word of 4 bytes is its index.
-fn object() -> Vec<u8> {
-    let words = (0..u32::try_from(LARGE_OBJECT_BYTES / 4).unwrap_or(0)).map(u32::to_be_bytes);
-    words.flatten().collect()
-}
-
-fn connect(address: SocketAddr) -> Result<TcpStream> {
-    let stream = TcpStream::connect_timeout(&address, USER_TIMEOUT)?;
-    stream.set_read_timeout(Some(USER_TIMEOUT))?;
-    stream.set_write_timeout(Some(USER_TIMEOUT))?;
-    stream.set_nodelay(true)?;
-    Ok(stream)
-}
-
-/// The longest time without a byte of the object.
-fn download(address: SocketAddr, object: &[u8]) -> Result<Duration> {
-    let mut last = Instant::now();
-    let mut stream = connect(address)?;
-    stream.write_all(b"GET /object HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")?;
-    let mut answer = Answer::default();
-    let mut buffer = vec![0; 64 << 10];
-    let mut longest = Duration::ZERO;
-    let mut have = 0;
-    while have < object.len() {
-        let read = read_some(&mut stream, &mut buffer)?;
-        ensure!(read > 0, "closed after {have} bytes");
-        let now = Instant::now();
-        longest = longest.max(now - std::mem::replace(&mut last, now));
-        let body = answer.body(&buffer[..read])?;
-        let expected = object.get(have..have + body.len());
-        ensure!(expected == Some(body), "other bytes after {have}");
-        have += body.len();
-    }
-    Ok(longest)
-}
-
 /// The time until the whole answer is there.
 fn ask(stream: &mut Option<TcpStream>, address: SocketAddr) -> Result<Duration> {
     let began = Instant::now();
     let stream = match stream {
         Some(stream) => stream,
-        none => none.insert(connect(address)?),
+        none => none.insert(connect(address, USER_TIMEOUT)?),
     };
     stream.write_all(b"GET /small HTTP/1.1\r\nHost: bench\r\n\r\n")?;
-    let mut answer = Answer::default();
+    let mut answer = Response::default();
     let mut buffer = [0; 4096];
     let mut have = 0;
     while have < crate::stage::SMALL_OBJECT_BYTES {
@@ -235,51 +207,9 @@ fn ask(stream: &mut Option<TcpStream>, address: SocketAddr) -> Result<Duration> 
     Ok(began.elapsed())
 }
 
-/// The header of a response, until the header is complete.
-#[derive(Default)]
-struct Answer {
-    header: Vec<u8>,
-    whole: bool,
-}
-
-impl Answer {
-    /// The part of `bytes` that belongs to the body.
-    fn body<'a>(&mut self, bytes: &'a [u8]) -> Result<&'a [u8]> {
-        if self.whole {
-            return Ok(bytes);
-        }
-        let before = self.header.len();
-        self.header.extend_from_slice(bytes);
-        let end = self
-            .header
-            .windows(4)
-            .position(|end| end == b"\r\n\r\n")
-            .map(|end| end + 4);
-        let Some(end) = end else {
-            return Ok(&[]);
-        };
-        self.whole = true;
-        let line = String::from_utf8_lossy(&self.header);
-        let line = line.lines().next().unwrap_or_default();
-        ensure!(line.starts_with("HTTP/1.1 200 "), "{line}");
-        Ok(&bytes[end - before..])
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn split_header_is_no_body() -> Result<()> {
-        let mut answer = Answer::default();
-        assert_eq!(answer.body(b"HTTP/1.1 200 OK\r\nA: b\r\n\r")?, b"");
-        assert_eq!(answer.body(b"\nxyz")?, b"xyz");
-        assert_eq!(answer.body(b"\r\n\r\n")?, b"\r\n\r\n");
-        let mut other = Answer::default();
-        assert!(other.body(b"HTTP/1.1 503 No server\r\n\r\n").is_err());
-        Ok(())
-    }
 
     #[test]
     fn hit_and_broken_clients_are_counted() {
