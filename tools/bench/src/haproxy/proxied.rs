@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -16,7 +17,7 @@ use crate::subject::nginx_command;
 use harness::nginx;
 
 /// Time after which HAProxy has found both servers well.
-const HEALTH_CHECK_TIME: Duration = Duration::from_millis(500);
+pub(crate) const HEALTH_CHECK_TIME: Duration = Duration::from_millis(500);
 
 /// The hosts: HAProxy's and two of nginx.
 pub(super) fn hosts(bench: &Bench) -> Result<[Host; 3]> {
@@ -43,14 +44,8 @@ impl<'a> Proxied<'a> {
         prepare(bench, webs)?;
         let started = [start_nginx(bench, &webs[0])?, start_nginx(bench, &webs[1])?];
         let path = testbed.file("haproxy.cfg");
-        fs::write(&path, configuration(address(proxy), webs))?;
-        let mut command = proxy.command("haproxy");
-        command.args(["-db", "-f"]).arg(path);
-        let log = testbed.file("haproxy.log");
-        let process = proxy
-            .spawn(&mut command, &Output::File(log.clone()))
-            .context("is haproxy there? `make setup` installs it")?;
-        testbed.await_listener(proxy, PORT, &process, &log)?;
+        fs::write(&path, configuration(address(proxy), webs, ""))?;
+        let process = start_haproxy(bench, proxy, &path)?;
         std::thread::sleep(HEALTH_CHECK_TIME);
         Ok(Self {
             bench,
@@ -74,6 +69,19 @@ impl<'a> Proxied<'a> {
         self.webs[which] = Some(start_nginx(self.bench, host)?);
         Ok(at)
     }
+}
+
+/// Starts HAProxy, and returns when HAProxy listens.
+pub(crate) fn start_haproxy(bench: &Bench, host: &Host, configuration: &Path) -> Result<Process> {
+    let testbed = &bench.stage.testbed;
+    let mut command = host.command("haproxy");
+    command.args(["-db", "-f"]).arg(configuration);
+    let log = testbed.file(&format!("{}-haproxy.log", host.name()));
+    let process = host
+        .spawn(&mut command, &Output::File(log.clone()))
+        .context("is haproxy there? `make setup` installs it")?;
+    testbed.await_listener(host, PORT, &process, &log)?;
+    Ok(process)
 }
 
 /// Writes the configuration of each nginx.
@@ -111,8 +119,9 @@ fn address(host: &Host) -> SocketAddr {
 }
 
 /// As quick to notice, and as ready to retry, as possible (configuration.txt of HAProxy 2.6: `retry-on`, `observe`,
-/// `on-error`, `fastinter`). A second try at the same server waits as long as `timeout connect`.
-pub(crate) fn configuration(listen: SocketAddr, webs: &[Host]) -> String {
+/// `on-error`, `fastinter`). A second try at the same server waits as long as `timeout connect`. `more` are
+/// options of all servers.
+pub(crate) fn configuration(listen: SocketAddr, webs: &[Host], more: &str) -> String {
     let mut text = format!(
         "global
     nbthread 2
@@ -134,7 +143,7 @@ frontend clients
 backend webs
     balance leastconn
     option httpchk GET /small
-    default-server check inter 100ms fastinter 20ms downinter 20ms fall 1 rise 1 observe layer4 error-limit 1 on-error mark-down
+    default-server check inter 100ms fastinter 20ms downinter 20ms fall 1 rise 1 observe layer4 error-limit 1 on-error mark-down {more}
 "
     );
     for web in webs {

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use lab::{Address, Host, Output, Process};
 
 use crate::Bench;
-use crate::haproxy::proxied::{configuration, prepare, start_nginx};
+use crate::haproxy::proxied::{configuration, prepare, start_haproxy, start_nginx};
 use crate::stage::{PORT, power_off};
 
 /// Between two advertisements. Who stands by takes over after three and a little (RFC 5798 6.1). Version 3 of VRRP
@@ -47,7 +47,7 @@ impl Proxies {
         let webs = [start_nginx(bench, one)?, start_nginx(bench, two)?];
         let [first, second] = &self.proxies;
         let address = SocketAddr::new(Address::new(0, 101)?.ipv4().into(), PORT);
-        let configuration = configuration(address, &self.webs);
+        let configuration = configuration(address, &self.webs, "");
         let path = bench.stage.file("keepalived-haproxy.cfg");
         fs::write(&path, configuration)?;
         let mut running = Running {
@@ -112,16 +112,12 @@ impl Running<'_> {
     }
 
     fn start_member(&mut self, which: usize) -> Result<()> {
-        let testbed = &self.bench.stage.testbed;
         let host = self.members[which].host.clone();
         // HAProxy listens on the address before the address is up.
         host.sysctl("net.ipv4.ip_nonlocal_bind", "1")?;
-        let file = |name: &str| testbed.file(&format!("{}-{name}", host.name()));
-        let mut haproxy = host.command("haproxy");
-        haproxy.args(["-db", "-f"]).arg(&self.configuration);
-        let log = file("haproxy.log");
-        let haproxy = host.spawn(&mut haproxy, &Output::File(log.clone()))?;
-        testbed.await_listener(&host, PORT, &haproxy, &log)?;
+        let haproxy = start_haproxy(self.bench, &host, &self.configuration)?;
+        let stage = &self.bench.stage;
+        let file = |name: &str| stage.file(&format!("{}-{name}", host.name()));
         let path = file("keepalived.conf");
         fs::write(&path, keepalived(host.name(), self.address.ip()))?;
         let mut keepalived = host.command("keepalived");
