@@ -2,6 +2,9 @@
 //!
 //! The cost is measured on a member alone, because a balancer takes time of the same processors: the client's
 //! neighbour table sends the packets to the member directly. The figures of the whole pool contain the balancer's hop.
+//! [`rivals`] compares with other balancers.
+
+mod rivals;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -57,6 +60,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     let redis = Redis::start(store, bench.stage.file("redis.log"), &bench.interrupt)?;
     figures.extend(with_store(bench, &hosts, &redis)?);
     redis.stop()?;
+    figures.extend(rivals::measure(bench, &hosts)?);
     Ok(figures)
 }
 

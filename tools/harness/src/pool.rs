@@ -20,6 +20,8 @@ const SERVICE: ([u8; 4], u16) = ([10, 0, 0, 110], 80);
 /// Port on which the balancer listens for members.
 const POOL_PORT: u16 = 7700;
 const STEP_TIMEOUT: Duration = Duration::from_secs(20);
+/// Bytes a second of each response of [`WebServer::PacedNginx`].
+pub const PACED_RATE: u64 = 2 << 20;
 const AGE_OF_OBJECTS: Duration = Duration::from_secs(86_400);
 
 /// The hosts and the files of a pool.
@@ -37,6 +39,8 @@ pub struct PoolHosts {
 pub enum WebServer {
     /// nginx with two workers.
     Nginx,
+    /// The same with [`PACED_RATE`], and with the name of the host in the field `X-Server` of each response.
+    PacedNginx,
     /// lighttpd.
     Lighttpd,
 }
@@ -184,15 +188,17 @@ impl PoolHosts {
         }
         let path = directory.join(format!("{}.conf", at.ip()));
         let file = path.to_string_lossy().into_owned();
+        let text = match server {
+            WebServer::Nginx => nginx::configuration(&directory, &[at]),
+            WebServer::PacedNginx => nginx::paced(&directory, at, host.name(), PACED_RATE),
+            WebServer::Lighttpd => lighttpd(&directory, at),
+        };
+        fs::write(&path, text)?;
         let words = match server {
-            WebServer::Nginx => {
-                fs::write(&path, nginx::configuration(&directory, &[at]))?;
+            WebServer::Nginx | WebServer::PacedNginx => {
                 vec!["nginx", "-g", "daemon off;", "-c", &file]
             }
-            WebServer::Lighttpd => {
-                fs::write(&path, lighttpd(&directory, at))?;
-                vec!["lighttpd", "-D", "-f", &file]
-            }
+            WebServer::Lighttpd => vec!["lighttpd", "-D", "-f", &file],
         };
         Ok(words.into_iter().map(str::to_owned).collect())
     }
