@@ -141,6 +141,7 @@ const fn outcome_of(error: &MemberError) -> (Outcome, &'static str) {
         MemberError::Cgroup(_) | MemberError::Mount(_) => (Outcome::Unsupported, "cgroup"),
         MemberError::Spawn(_) => (Outcome::Config, "server"),
         MemberError::KeyFile(_) => (Outcome::Config, "key_file"),
+        MemberError::PortTaken(_) => (Outcome::NotNow, "port_taken"),
         MemberError::Address(_) => (Outcome::Config, "member_address"),
         MemberError::Runs(_) => (Outcome::NotNow, "runs_already"),
         MemberError::NotRunning(_) => (Outcome::Unavailable, "not_running"),

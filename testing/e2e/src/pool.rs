@@ -176,7 +176,16 @@ impl PoolProgram {
     /// # Panics
     /// When the program does not run, or cannot be started.
     pub fn restart(&mut self) {
+        self.restart_with(&[]);
+    }
+
+    /// The same, with more arguments than before.
+    ///
+    /// # Panics
+    /// As there.
+    pub fn restart_with(&mut self, more: &[&str]) {
         self.kill();
+        self.words.extend(more.iter().map(|&word| word.to_owned()));
         let mut command = self.host.command(&binaries::outlive().to_string_lossy());
         command
             .args(&self.words)
@@ -284,16 +293,29 @@ impl Pool {
     /// # Panics
     /// As there.
     pub fn add_member_with(&mut self, more: &[&str], server: fn(&Self, &str) -> Vec<String>) {
-        let number = u8::try_from(self.members.len()).expect("few members");
-        let name = format!("web{}", number + 1);
-        let host = self
-            .scene
-            .lab
-            .add_host_at(&name, 11 + number)
-            .expect("a host");
+        let (host, name) = self.next_host();
         let member = self.start_member(&host, &name, more, &server(self, &name));
         self.members.push(member);
         self.await_members(self.members.len());
+    }
+
+    /// Starts a member that need not join, on this host: [`Pool::next_host`].
+    #[must_use]
+    pub fn begin_member(&self, (host, name): &(Host, String), server: &[&str]) -> Member {
+        let server: Vec<String> = server.iter().map(|&word| word.to_owned()).collect();
+        self.start_member(host, name, &[], &server)
+    }
+
+    /// A host for one more member, and the member's name.
+    ///
+    /// # Panics
+    /// When there is no room for another host.
+    #[must_use]
+    pub fn next_host(&self) -> (Host, String) {
+        let number = u8::try_from(self.members.len()).expect("few members");
+        let name = format!("web{}", number + 1);
+        let host = self.scene.lab.add_host_at(&name, 11 + number);
+        (host.expect("a host"), name)
     }
 
     fn start_member(&self, host: &Host, name: &str, more: &[&str], server: &[String]) -> Member {

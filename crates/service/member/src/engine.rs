@@ -112,6 +112,7 @@ struct Seen {
     epoch: u64,
     has_lease: bool,
     has_failure: bool,
+    has_other_settings: bool,
 }
 
 struct Rings {
@@ -180,6 +181,10 @@ impl Seen {
                     .clone()
                     .map(|reason| Event::BalancerLost { reason }),
             );
+        }
+        if view.has_other_settings != self.has_other_settings {
+            self.has_other_settings = view.has_other_settings;
+            events.extend(view.has_other_settings.then_some(Event::OtherSettings));
         }
         events
     }
@@ -397,7 +402,7 @@ impl Member {
         }
         if now >= self.next_look {
             self.next_look = now + LOOK_PERIOD;
-            if self.server.listens_anew(&self.service.addresses)? {
+            if self.server.listens_anew(&self.service.addresses, now)? {
                 // Not before: the kernel would refuse new clients.
                 let incarnation = self.service.rules.incarnation;
                 self.plane.new_incarnation(incarnation)?;
@@ -406,12 +411,44 @@ impl Member {
                 if let Some(records) = self.records.as_mut().filter(|_| incarnation > 1) {
                     records.call_own();
                 }
-                if matches!(self.membership, Membership::Waits) {
-                    self.membership = Membership::Out(now);
-                }
             }
+            self.watch_server(now, events)?;
         }
         Ok(())
+    }
+
+    /// The member is in the pool while its server listens, and out of the pool when the server does not come back.
+    fn watch_server(&mut self, now: Duration, events: &mut Vec<Event>) -> Result<(), MemberError> {
+        let missing = self
+            .server
+            .missing_listeners(&self.service.addresses, now)?;
+        if !missing.is_empty() {
+            events.push(Event::NotListening { addresses: missing });
+        }
+        let is_steady = self.server.is_steady(now);
+        match &self.membership {
+            Membership::Waits if is_steady => self.membership = Membership::Out(now),
+            Membership::Out(_) if !self.server.listens() => self.membership = Membership::Waits,
+            // Without others, clients would find nobody at all.
+            Membership::Kept(client, _)
+                if self.server.is_absent(now) && client.view().table.members.len() > 1 =>
+            {
+                self.withdraw(events)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Other members go on with the connections of a server that does not come back.
+    fn withdraw(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {
+        self.revivals.leave(&self.plane)?;
+        let kept = std::mem::replace(&mut self.membership, Membership::Waits);
+        if let Membership::Kept(client, _) = kept {
+            client.leave();
+        }
+        events.push(Event::Withdrawn);
+        self.drop_connections(events)
     }
 
     fn poll_pool(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {

@@ -32,6 +32,11 @@ pub enum MemberError {
     /// No member of this name has left anything.
     #[error("no member called {0} runs or has left anything in this run directory")]
     NeverRan(String),
+    /// A process that is not the member's server listens on an address of the pool.
+    #[error(
+        "another process listens on {0}: stop it (`ss -ltnp` shows it), since the member starts its server itself"
+    )]
+    PortTaken(SocketAddr),
     /// No member of this name runs.
     #[error(
         "no member called {0} answers: start `outlive objects`, or name another member; if it was killed, `outlive clean` removes the remains"

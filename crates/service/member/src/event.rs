@@ -45,6 +45,8 @@ pub enum Event {
         /// The reason.
         reason: String,
     },
+    /// A balancer was started anew with other settings, which hold for members that are started after it.
+    OtherSettings,
     /// The member is asked to stop, and waits for the end of its connections.
     Draining {
         /// Number of connections.
@@ -55,6 +57,13 @@ pub enum Event {
         /// How.
         exit: String,
     },
+    /// The server does not listen, some seconds after its start.
+    NotListening {
+        /// Addresses of the pool on which the server does not listen.
+        addresses: Vec<SocketAddr>,
+    },
+    /// The server has died and does not come back: the member leaves the pool until the server listens.
+    Withdrawn,
     /// A connection goes on here.
     Revived {
         /// The client.
@@ -112,7 +121,7 @@ pub enum Event {
 }
 
 /// All kinds of events.
-pub(crate) const KINDS: [&str; 16] = [
+pub(crate) const KINDS: [&str; 19] = [
     "serving",
     "joined",
     "left",
@@ -120,8 +129,11 @@ pub(crate) const KINDS: [&str; 16] = [
     "expelled",
     "not_admitted",
     "balancer_lost",
+    "other_settings",
     "draining",
     "died",
+    "not_listening",
+    "withdrawn",
     "revived",
     "forwarded",
     "refused",
@@ -142,8 +154,11 @@ impl Event {
             Self::Expelled { .. } => "expelled",
             Self::NotAdmitted { .. } => "not_admitted",
             Self::BalancerLost { .. } => "balancer_lost",
+            Self::OtherSettings => "other_settings",
             Self::Draining { .. } => "draining",
             Self::Died { .. } => "died",
+            Self::NotListening { .. } => "not_listening",
+            Self::Withdrawn => "withdrawn",
             Self::Revived { .. } => "revived",
             Self::Forwarded { .. } => "forwarded",
             Self::Refused { .. } => "refused",
@@ -163,6 +178,9 @@ impl Event {
                 | Self::Expelled { .. }
                 | Self::BalancerLost { .. }
                 | Self::NotAdmitted { .. }
+                | Self::OtherSettings
+                | Self::NotListening { .. }
+                | Self::Withdrawn
                 | Self::Refused { .. }
                 | Self::OverBudget { .. }
                 | Self::StoreLost { .. }
@@ -192,10 +210,27 @@ impl fmt::Display for Event {
             Self::Expelled { reason } => write!(f, "{reason}"),
             Self::NotAdmitted { reason } => write!(f, "not in the pool: {reason}"),
             Self::BalancerLost { reason } => write!(f, "no stream to the balancer: {reason}"),
+            Self::OtherSettings => write!(
+                f,
+                "the balancer was started with other settings (--store, --version-check, leases …), which this member does not have: \
+                 restart the member, one member at a time"
+            ),
             Self::Draining { connections } => {
                 write!(f, "stops when {connections} connections have ended")
             }
             Self::Died { exit } => write!(f, "the server has died ({exit}), and is started again"),
+            Self::NotListening { addresses } => {
+                let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
+                write!(
+                    f,
+                    "the server does not listen on {}: does its configuration say so, and does the command stay in the foreground?",
+                    addresses.join(" and ")
+                )
+            }
+            Self::Withdrawn => write!(
+                f,
+                "the server does not come back: other members have its clients until it listens"
+            ),
             Self::Revived {
                 client,
                 object,

@@ -60,6 +60,8 @@ pub(crate) struct PoolView {
     pub(crate) refused: Option<Refused>,
     /// Why a balancer has no stream.
     pub(crate) failure: Option<String>,
+    /// A balancer was started anew with settings that the member does not have.
+    pub(crate) has_other_settings: bool,
 }
 
 /// An admitted member.
@@ -173,6 +175,7 @@ impl Admission {
             speech: Speech::Silent,
             refused: None,
             failure: None,
+            has_other_settings: false,
         };
         let shared = Arc::new(Mutex::new(view));
         let mut keeper = Keeper {
@@ -482,7 +485,13 @@ impl Keeper {
     fn compare(&self, link: Link, config: &Config) -> Result<(), MemberError> {
         let is_same = config.key == self.config.key && config.addresses == self.config.addresses;
         match is_same || self.slots.len() == 1 {
-            true => Ok(()),
+            true => {
+                let has_other = *config != self.config;
+                if has_other != lock(&self.shared).has_other_settings {
+                    self.update(|view| view.has_other_settings = has_other);
+                }
+                Ok(())
+            }
             false => Err(MemberError::OtherSettings {
                 at: self.settings.balancers[link.0],
             }),

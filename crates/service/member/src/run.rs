@@ -10,7 +10,7 @@ use std::{
 use operator_socket::EventRecord;
 use protocol::pool::{Config, Hello, MemberAddress, MemberName, MembershipState, Refused};
 use rand::Rng as _;
-use supervise::{Command, become_subreaper};
+use supervise::{Command, become_subreaper, is_listened_on};
 
 use crate::{
     claiming::socket_at,
@@ -81,6 +81,11 @@ pub fn run(
     probe::serve(probes, options.key_file.clone(), service)?;
     // The server of a member that was killed is silent, and other members have its connections.
     directory.clear(true)?;
+    for address in &settings.addresses {
+        if is_listened_on(*address).doing("look for listening sockets")? {
+            return Err(MemberError::PortTaken(*address));
+        }
+    }
     directory.note_addresses(&settings.addresses)?;
     let config = MemberConfig {
         pool,

@@ -11,6 +11,12 @@ use crate::error::{MemberError, SystemContext};
 
 /// Time in which a server that is asked to end may finish its responses.
 const STOP_GRACE: Duration = Duration::from_secs(10);
+/// A server that dies, and does not listen again for so long, leaves its clients to other members.
+const ABSENCE_MAX: Duration = Duration::from_secs(2);
+/// After so long a start, the operator hears that the server does not listen.
+const START_PATIENCE: Duration = Duration::from_secs(5);
+
+const LOOKING: &str = "look for the server's listening socket";
 
 /// The server, in its cgroup.
 pub(crate) struct ServerProcess {
@@ -19,7 +25,12 @@ pub(crate) struct ServerProcess {
     server: Option<Server>,
     backoff: Backoff,
     start_at: Option<Duration>,
-    listens: bool,
+    /// The server listens since then.
+    listens_since: Option<Duration>,
+    /// The first death since the server last listened for [`ABSENCE_MAX`].
+    unsteady_since: Option<Duration>,
+    /// When the operator hears that the server does not listen; `None`: the operator has heard.
+    complain_at: Option<Duration>,
 }
 
 impl ServerProcess {
@@ -30,7 +41,9 @@ impl ServerProcess {
             server: None,
             backoff: Backoff::new(BackoffConfig::default()),
             start_at: Some(Duration::ZERO),
-            listens: false,
+            listens_since: None,
+            unsteady_since: None,
+            complain_at: None,
         }
     }
 
@@ -43,6 +56,7 @@ impl ServerProcess {
     pub(crate) fn start_if_due(&mut self, now: Duration) -> Result<(), MemberError> {
         if self.start_at.is_some_and(|at| at <= now) {
             self.start_at = None;
+            self.complain_at = Some(now + START_PATIENCE);
             self.server = Some(self.command.start(&self.cgroup)?);
             self.backoff.started(now);
         }
@@ -51,7 +65,43 @@ impl ServerProcess {
 
     /// Whether the server listens on all addresses.
     pub(crate) const fn listens(&self) -> bool {
-        self.listens
+        self.listens_since.is_some()
+    }
+
+    /// Whether the server has died, and has not come back for too long, or dies again and again.
+    pub(crate) fn is_absent(&self, now: Duration) -> bool {
+        let is_over = |since: Duration| now.saturating_sub(since) >= ABSENCE_MAX;
+        !self.listens() && self.unsteady_since.is_some_and(is_over)
+    }
+
+    /// Whether the server listens, and has not died a short time ago.
+    pub(crate) fn is_steady(&mut self, now: Duration) -> bool {
+        let Some(since) = self.listens_since else {
+            return false;
+        };
+        if now.saturating_sub(since) >= ABSENCE_MAX {
+            self.unsteady_since = None;
+        }
+        self.unsteady_since.is_none()
+    }
+
+    /// The addresses on which a server does not listen that was started some seconds ago. Told once.
+    pub(crate) fn missing_listeners(
+        &mut self,
+        addresses: &[SocketAddr],
+        now: Duration,
+    ) -> Result<Vec<SocketAddr>, MemberError> {
+        if self.listens() || self.complain_at.is_none_or(|at| now < at) {
+            return Ok(Vec::new());
+        }
+        self.complain_at = None;
+        let mut missing = Vec::new();
+        for address in addresses {
+            if !is_listened_on(*address).doing(LOOKING)? {
+                missing.push(*address);
+            }
+        }
+        Ok(missing)
     }
 
     /// Process id of the main process; 0 if there is none.
@@ -79,23 +129,29 @@ impl ServerProcess {
     ) -> Result<(), MemberError> {
         self.cgroup.kill()?;
         self.server = None;
-        self.listens = false;
+        self.listens_since = None;
+        self.unsteady_since.get_or_insert(now);
         destroy_sockets(addresses, |_, _, _| true)?;
         self.start_at = Some(now + self.backoff.died(now));
         Ok(())
     }
 
     /// Whether the server listens on all addresses now, and did not at the last call.
-    pub(crate) fn listens_anew(&mut self, addresses: &[SocketAddr]) -> Result<bool, MemberError> {
-        if self.listens || self.server.is_none() {
+    pub(crate) fn listens_anew(
+        &mut self,
+        addresses: &[SocketAddr],
+        now: Duration,
+    ) -> Result<bool, MemberError> {
+        if self.listens() || self.server.is_none() {
             return Ok(false);
         }
         for address in addresses {
-            if !is_listened_on(*address).doing("look for the server's listening socket")? {
+            if !is_listened_on(*address).doing(LOOKING)? {
                 return Ok(false);
             }
         }
-        self.listens = true;
+        self.listens_since = Some(now);
+        self.complain_at = None;
         Ok(true)
     }
 

@@ -10,6 +10,7 @@ mod operator;
 mod pool_changes;
 mod programs;
 mod requests;
+mod servers;
 mod store;
 
 use std::net::SocketAddr;
