@@ -512,9 +512,9 @@ pub(crate) fn clean(arguments: &Clean) -> Outcome {
     }
     for name in members {
         match objects_command::clean(arguments, &name) {
-            Outcome::NotNow if all => running.members.push(name),
-            Outcome::Done => {}
-            failed => outcome = failed,
+            Ok(true) => {}
+            Ok(false) => running.members.push(name),
+            Err(failed) => outcome = failed,
         }
     }
     for name in names {

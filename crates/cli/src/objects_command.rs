@@ -1,7 +1,7 @@
 //! `outlive objects`.
 
 use std::{
-    io,
+    io::{self, ErrorKind},
     net::SocketAddr,
     sync::{
         Arc,
@@ -76,12 +76,13 @@ pub(crate) fn run(arguments: Objects) -> Outcome {
     }
 }
 
-/// Removes the rest of a member. A running member is an error only if the user named it.
-pub(crate) fn clean(arguments: &Clean, name: &str) -> Outcome {
+/// Removes the rest of a member. Returns whether there was a rest: a running member is an error only if the user named
+/// it.
+pub(crate) fn clean(arguments: &Clean, name: &str) -> Result<bool, Outcome> {
     match member::clean(&arguments.run.run_dir, name, arguments.kill) {
         Ok(cleaned) if arguments.json => {
             json(&cleaned);
-            Outcome::Done
+            Ok(true)
         }
         Ok(cleaned) => {
             let programs = match cleaned.programs {
@@ -93,10 +94,16 @@ pub(crate) fn clean(arguments: &Clean, name: &str) -> Outcome {
                 Count(cleaned.killed, "process"),
                 Count(cleaned.addresses, "address")
             ));
-            Outcome::Done
+            Ok(true)
         }
-        Err(MemberError::Runs(_)) if arguments.service.is_none() => Outcome::NotNow,
-        Err(error) => failed(&error),
+        Err(MemberError::Runs(_)) if arguments.service.is_none() => Ok(false),
+        Err(MemberError::Runs(_)) => {
+            let words =
+                format_args!("{name} runs: stop `outlive objects` (SIGTERM), which cleans up");
+            stdout::fail("runs_already", &words);
+            Err(Outcome::NotNow)
+        }
+        Err(error) => Err(failed(&error)),
     }
 }
 
@@ -215,6 +222,15 @@ pub(crate) fn events(arguments: &Events, name: &str, each: impl FnMut(&str) -> b
 }
 
 fn failed(error: &MemberError) -> Outcome {
+    if let MemberError::System { source, .. } = error
+        && source.kind() == ErrorKind::PermissionDenied
+    {
+        stdout::fail(
+            "not_permitted",
+            &format_args!("{error}: run this as root (sudo)"),
+        );
+        return Outcome::NoPermission;
+    }
     let (outcome, code) = outcome_of(error);
     stdout::fail(code, error);
     outcome

@@ -82,7 +82,9 @@ pub enum BalanceError {
     #[error("{0}")]
     NotDone(String),
     /// The run directory cannot be used.
-    #[error("cannot use the run directory {path}: {source}; choose another --run-dir")]
+    #[error(
+        "cannot use the run directory {path}: {source}; run this as root (sudo), or choose another --run-dir"
+    )]
     RunDirectory {
         /// The directory.
         path: std::path::PathBuf,

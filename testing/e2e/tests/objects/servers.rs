@@ -12,7 +12,7 @@ use crate::Download;
 
 /// A server dies, and its configuration has become unreadable: the host lives, and the other member has the clients.
 #[test]
-fn member_whose_server_does_not_come_back_leaves_its_clients_to_others() {
+fn member_without_its_server_leaves_the_pool() {
     let pool = Pool::of("objects-absent", 2);
     let download = Download::begin(&pool, pool_addresses()[0]);
     let dies = pool.server_of(download.client());
@@ -36,7 +36,7 @@ fn member_whose_server_does_not_come_back_leaves_its_clients_to_others() {
 }
 
 #[test]
-fn foreign_listener_on_the_pools_port_is_told() {
+fn foreign_listener_on_the_pools_port_is_an_error() {
     let pool = Pool::of("objects-taken", 1);
     let at = pool.next_host();
     let foreign = at.0.enter(|| TcpListener::bind(("0.0.0.0", SERVER_PORT)));
@@ -51,7 +51,7 @@ fn foreign_listener_on_the_pools_port_is_told() {
 }
 
 #[test]
-fn server_that_does_not_listen_is_told() {
+fn server_that_does_not_listen_is_reported() {
     let pool = Pool::of("objects-deaf", 1);
     let deaf = pool.begin_member(&pool.next_host(), &["sleep", "1000"]);
     let told = deaf.program.wait_for("not_listening", 1);
@@ -62,7 +62,7 @@ fn server_that_does_not_listen_is_told() {
 }
 
 #[test]
-fn balancer_with_other_settings_is_told() {
+fn other_settings_of_a_balancer_are_reported() {
     let mut pool = Pool::of("objects-settings", 1);
     let download = Download::begin(&pool, pool_addresses()[0]);
     pool.balancer.restart_with(&["--version-check", "modified"]);
