@@ -34,7 +34,7 @@ pub enum MemberError {
     NeverRan(String),
     /// A process that is not the member's server listens on an address of the pool.
     #[error(
-        "another process listens on {0}: stop it (`ss -ltnp` shows it), since the member starts its server itself"
+        "another process listens on {0}: stop that process (`ss -ltnp` names it); the member starts the server by itself"
     )]
     PortTaken(SocketAddr),
     /// No member of this name runs.

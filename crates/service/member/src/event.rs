@@ -212,8 +212,8 @@ impl fmt::Display for Event {
             Self::BalancerLost { reason } => write!(f, "no stream to the balancer: {reason}"),
             Self::OtherSettings => write!(
                 f,
-                "the balancer was started with other settings (--store, --version-check, leases …), which this member does not have: \
-                 restart the member, one member at a time"
+                "the balancer was started with other settings (--store, --version-check, leases …), which this member lacks: \
+                 restart the members, one at a time"
             ),
             Self::Draining { connections } => {
                 write!(f, "stops when {connections} connections have ended")
@@ -223,13 +223,13 @@ impl fmt::Display for Event {
                 let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
                 write!(
                     f,
-                    "the server does not listen on {}: does its configuration say so, and does the command stay in the foreground?",
+                    "the server does not listen on {}: does the configuration name the address, and does the command stay in the foreground?",
                     addresses.join(" and ")
                 )
             }
             Self::Withdrawn => write!(
                 f,
-                "the server does not come back: other members have its clients until it listens"
+                "the server does not come back: other members have the clients until the server listens"
             ),
             Self::Revived {
                 client,
