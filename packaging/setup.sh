@@ -11,7 +11,9 @@ build="gcc libc6-dev make pkg-config clang libelf-dev zlib1g-dev binutils"
 # Hosts in network namespaces (testing/lab). `outlive` itself runs ip and tc, too.
 lab="iproute2 ethtool"
 # nginx: Debian 12's has http_dav_module (PUT).
-demo="$build $lab nginx curl redis-server redis-tools mosquitto mosquitto-clients lighttpd wget nftables"
+servers="nginx curl redis-server redis-tools mosquitto mosquitto-clients lighttpd wget nftables"
+# The other servers and clients of the pool.
+demo="$build $lab $servers apache2 caddy aria2 ffmpeg apt dpkg python3 python3-pip"
 # Sources of other programs, and the build tools for these programs.
 builds="$build curl ca-certificates xz-utils bzip2 autoconf automake libtool bison tcl libevent-dev libncurses-dev libssl-dev libonig-dev"
 
@@ -19,9 +21,9 @@ packages_of() {
     case $1 in
     build | msrv) echo "$build" ;;
     demo) echo "$demo" ;;
-    test) echo "$demo tcpdump procps perl-base python3 python3-websockets python3-pyftpdlib lighttpd-mod-openssl openssl" \
+    test) echo "$build $lab $servers tcpdump procps perl-base python3 python3-websockets python3-pyftpdlib lighttpd-mod-openssl openssl" \
         "memcached etcd-server iputils-ping ngircd socat haproxy vsftpd lftp nodejs ccache git zsh fish" ;;
-    bench) echo "$demo $builds tcpdump wrk iperf3 haproxy keepalived openssl git" ;;
+    bench) echo "$build $lab $servers $builds tcpdump wrk iperf3 haproxy keepalived openssl git nftables" ;;
     paper) echo "$build $lab tcpdump lighttpd nginx redis-server redis-tools wrk" ;;
     # The suite looks for child processes with pgrep.
     redis-suite) echo "$build $lab curl ca-certificates redis-server tcl procps" ;;
@@ -77,10 +79,12 @@ has() {
     nodejs) command -v node ;;
     etcd-server) command -v etcd ;;
     iputils-ping) command -v ping ;;
+    aria2) command -v aria2c ;;
     mosquitto-clients) command -v mosquitto_sub && command -v mosquitto_pub ;;
     lighttpd-mod-openssl) test -e /usr/lib/lighttpd/mod_openssl.so ;;
     # Tests name this python3: another python3 may stand earlier in PATH.
     python3) test -x /usr/bin/python3 ;;
+    python3-pip) /usr/bin/python3 -m pip --version ;;
     python3-websockets) /usr/bin/python3 -c 'import websockets' ;;
     python3-pyftpdlib) /usr/bin/python3 -c 'import pyftpdlib' ;;
     redis-tools) command -v redis-cli && command -v redis-benchmark ;;
@@ -130,7 +134,7 @@ fail() {
 
 # Missing servers that would start on installation and at each boot after that.
 new_services() {
-    for service in nginx lighttpd haproxy keepalived redis-server memcached mosquitto ngircd vsftpd; do
+    for service in nginx apache2 lighttpd caddy haproxy keepalived redis-server memcached mosquitto ngircd vsftpd; do
         command -v "$service" >/dev/null 2>&1 || printf ' %s' "$service"
     done
 }
