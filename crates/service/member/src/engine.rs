@@ -263,6 +263,7 @@ impl Member {
     /// Programs on new interfaces, the clock, and the addresses, which expire by themselves.
     fn keep_up(&mut self) -> Result<(), MemberError> {
         self.next_upkeep = clock::now() + UPKEEP_PERIOD;
+        self.server.reap();
         for interface in ethernet_interfaces()? {
             self.plane.attach_interface(&interface)?;
         }

@@ -4,13 +4,15 @@ use std::{net::SocketAddr, time::Duration};
 
 use supervise::{
     Backoff, BackoffConfig, Cgroup, Command, Exit, Server, StopError, destroy_sockets,
-    is_listened_on,
+    is_listened_on, reap_orphans,
 };
 
 use crate::error::{MemberError, SystemContext};
 
 /// Time in which a server that is asked to end may finish its responses.
 const STOP_GRACE: Duration = Duration::from_secs(10);
+/// Longest wait for the end of a killed main process.
+const END_TIMEOUT: Duration = Duration::from_millis(500);
 /// A server that dies, and does not listen again for so long, leaves its clients to other members.
 const ABSENCE_MAX: Duration = Duration::from_secs(2);
 /// After so long a start, the operator hears that the server does not listen.
@@ -128,12 +130,23 @@ impl ServerProcess {
         now: Duration,
     ) -> Result<(), MemberError> {
         self.cgroup.kill()?;
-        self.server = None;
         self.listens_since = None;
         self.unsteady_since.get_or_insert(now);
         destroy_sockets(addresses, |_, _, _| true)?;
+        // A process that is not reaped keeps its number. Apache finds the number in its PidFile, and refuses to start.
+        if let Some(mut server) = self.server.take() {
+            server.wait(END_TIMEOUT).doing("wait for the server")?;
+        }
         self.start_at = Some(now + self.backoff.died(now));
         Ok(())
+    }
+
+    /// Reaps descendants of the server whose parents have ended.
+    pub(crate) fn reap(&self) {
+        let keep: Vec<_> = self.server.iter().map(Server::pid).collect();
+        if let Err(error) = reap_orphans(&self.cgroup, &keep) {
+            tracing::debug!(%error, "cannot reap");
+        }
     }
 
     /// Whether the server listens on all addresses now, and did not at the last call.
