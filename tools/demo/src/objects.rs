@@ -1,106 +1,48 @@
 //! The scene `objects`: downloads from a pool of different web servers, whose processes and hosts die; and the same
 //! deaths behind an ordinary balancer.
 
+mod clients;
 mod plain;
 mod report;
+mod site;
 
-use std::fs::{self, File};
-use std::io::BufReader;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use harness::direct_return::DirectReturn;
 use harness::pool::{Pool, PoolHosts, WebServer};
 use harness::task::Interrupt;
-use lab::{Host, Lab};
-use rand::SeedableRng as _;
-use rand::rngs::SmallRng;
+use lab::{Host, Impairment, Lab};
+use serde_json::Value;
 
-use crate::compare::{Pauses, same};
-use crate::program::Program;
-use crate::stage::write_random;
 use crate::timeline::say;
-use report::{Outcome, Report};
+use clients::{Client, Home};
+use report::Report;
+use site::{OBJECT_BYTES, SMALL_COUNT, Site};
 
-/// Size of the object that most clients download.
-const OBJECT_LEN: usize = 40_000_000;
-const OBJECT: &str = "object";
-/// Number of small objects, which a client fetches on one connection.
-const SMALL_COUNT: usize = 60;
 /// Moments of the deaths, seconds from the start of the clients. Between the second and the third, the host of the
 /// second is back.
-const DEATH_TIMES: [f64; 3] = [1.5, 3.5, 7.5];
-const RETURN_TIME: f64 = 5.0;
-/// Time without a byte after which a client gives up.
-const GIVE_UP_SECONDS: &str = "6";
-/// Servers of the members. The deaths move downloads from one kind of server to the other.
-const SERVERS: [WebServer; 3] = [WebServer::Nginx, WebServer::Lighttpd, WebServer::Nginx];
-
-/// An unmodified client, with one connection, that never tries again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Client {
-    Curl,
-    Wget,
-    KeepAlive,
-}
-
-impl Client {
-    /// Each kind, and how many.
-    const ALL: [(Self, usize); 3] = [(Self::Curl, 12), (Self::Wget, 6), (Self::KeepAlive, 2)];
-
-    fn words(self, url: &str) -> Vec<String> {
-        let words: &[&str] = match self {
-            Self::Curl => &[
-                "curl",
-                "-sS",
-                "--no-buffer",
-                "--limit-rate",
-                "4M",
-                "--speed-time",
-                GIVE_UP_SECONDS,
-                "--speed-limit",
-                "1",
-            ],
-            Self::Wget => &[
-                "wget",
-                "-q",
-                "--tries=1",
-                "--limit-rate=4m",
-                "--read-timeout",
-                GIVE_UP_SECONDS,
-                "-O",
-                "-",
-            ],
-            Self::KeepAlive => &[
-                "curl",
-                "-sS",
-                "--no-buffer",
-                "--rate",
-                "6/s",
-                "--fail-early",
-                "--max-time",
-                GIVE_UP_SECONDS,
-            ],
-        };
-        let mut words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        match self {
-            Self::Curl | Self::Wget => words.push(format!("{url}/{OBJECT}")),
-            Self::KeepAlive => words.push(format!("{url}/small-[1-{SMALL_COUNT}]")),
-        }
-        words
-    }
-}
+const DEATH_TIMES: [f64; 3] = [0.9, 2.2, 4.0];
+const RETURN_TIME: f64 = 2.9;
+/// Servers of the members. Each death moves downloads to other kinds of servers.
+const SERVERS: [WebServer; 4] = [
+    WebServer::Nginx,
+    WebServer::Apache,
+    WebServer::Lighttpd,
+    WebServer::Caddy,
+];
+/// Rate of the link of the clients without a limit of their own, in bits per second.
+const SLOW_LINK_RATE: u64 = 80_000_000;
 
 /// Shows the scene. `true` if no connection was broken.
 pub(crate) fn show(outlive: &Path, interrupt: &Interrupt, seed: u64) -> Result<bool> {
     say(&format!(
-        "A pool of three unmodified web servers with the same files: nginx, lighttpd, nginx. 18 downloads of {} MB, curl and wget without a second try, and {} small objects on a connection that stays. A server is killed, two hosts lose power, one comes back (seed {seed}).",
-        OBJECT_LEN / 1_000_000,
-        SMALL_COUNT
+        "A pool of four unmodified web servers with the same files: nginx, Apache, lighttpd, Caddy. Downloads of {} MB by curl, wget -c and aria2c -x8, a video in segments by ffmpeg, packages by apt and pip, and {SMALL_COUNT} small objects on a connection that stays; no client tries a second time. A server is killed, two hosts lose power, one comes back (seed {seed}).",
+        OBJECT_BYTES / 1_000_000,
     ));
     let scene = Scene::build(outlive, interrupt, seed)?;
     let result = scene.show();
@@ -114,6 +56,9 @@ pub(crate) fn show(outlive: &Path, interrupt: &Interrupt, seed: u64) -> Result<b
 struct Scene {
     hosts: PoolHosts,
     client: Host,
+    /// The host of the clients without a limit of their own, behind a slow link.
+    slow_client: Host,
+    site: Site,
     directory: PathBuf,
     interrupt: Interrupt,
     lab: Lab,
@@ -125,23 +70,21 @@ impl Scene {
         let client = lab.add_host_at("client", 1)?;
         client.sysctl("net.ipv4.tcp_rmem", "4096 131072 262144")?;
         let balancer = lab.add_host_at("balancer", 2)?;
+        let slow_client = lab.add_host_at("slow-client", 3)?;
+        let slow = Impairment::with_seed(seed).rate(SLOW_LINK_RATE);
+        slow_client.impair(&slow)?;
         let mut members = Vec::new();
         for (number, server) in (11..).zip(SERVERS) {
-            let name = format!("web{}", number - 10);
-            members.push((lab.add_host_at(&name, number)?, server));
+            members.push((lab.add_host_at(server.name(), number)?, server));
         }
         let directory = lab.directory().to_owned();
-        fs::create_dir(directory.join("www"))?;
-        let mut random = SmallRng::seed_from_u64(seed);
-        let file = |name: &str| directory.join("www").join(name);
-        write_random(&file(OBJECT), OBJECT_LEN, &mut random)?;
-        for number in 1..=SMALL_COUNT {
-            write_random(&file(&format!("small-{number}")), 3_000, &mut random)?;
-        }
+        let site = Site::write(&directory, seed)?;
         let hosts = PoolHosts::new(outlive, &directory, interrupt.clone(), balancer, members)?;
         Ok(Self {
             hosts,
             client,
+            slow_client,
+            site,
             directory,
             interrupt: interrupt.clone(),
             lab,
@@ -152,29 +95,34 @@ impl Scene {
         let mut pool = Pool::start(&self.hosts, SERVERS.len(), &["--version-check", "modified"])?;
         say("");
         say("outlive:");
-        let report = self.under_fire(|act| match act {
+        let mut hit = None;
+        let report = self.under_fire("pool", |act| match act {
             Act::KillServer => {
-                let member = pool.busiest();
+                let member = pool.busiest(hit);
+                hit = Some(member);
                 pool.kill_server(member)?;
-                Ok(format!("the server of {} is killed", pool.name(member)))
+                Ok(format!("the server {} is killed", pool.name(member)))
             }
+            // Each death moves the downloads of another member.
             Act::PowerOff => {
-                let member = pool.busiest();
+                let member = pool.busiest(hit);
+                hit = Some(member);
                 pool.power_off(member)?;
-                Ok(format!("{} loses power", pool.name(member)))
+                Ok(format!("the host of {} loses power", pool.name(member)))
             }
             Act::PowerOn => {
                 let back = pool.power_on()?;
-                Ok(format!("{back} is back"))
+                Ok(format!("the host of {back} is back"))
             }
         });
-        let revived = pool.events_of("revived").map(|events| events.len());
+        let revived = pool.events_of("revived")?;
         let refused = pool.events_of("refused")?;
         pool.stop()?;
         let report = report?;
         say(&format!(
-            "  connections that went on elsewhere: {}",
-            revived?
+            "  connections that went on elsewhere: {} ({})",
+            revived.len(),
+            by_object(&revived)
         ));
         for event in &refused {
             say(&format!("  reset: {}", event["reason"]));
@@ -182,87 +130,85 @@ impl Scene {
         let is_whole = report.print("objects");
         say("");
         say(
-            "The same deaths behind nftables (jhash mod 3, a dead server is left out after 0.1 s):",
+            "The same deaths behind nftables (jhash mod 4, a dead server is left out after 0.1 s):",
         );
-        let mut plain = DirectReturn::start(&self.hosts, &self.client, SERVERS.len())?;
-        let report = self.under_fire(|act| plain::act(&self.hosts, &mut plain, act));
+        let clients = [&self.client, &self.slow_client];
+        let mut plain = DirectReturn::start(&self.hosts, &clients, SERVERS.len())?;
+        let report = self.under_fire("plain", |act| plain::act(&self.hosts, &mut plain, act));
         plain.stop()?;
         report?.print_broken();
         Ok(is_whole)
     }
 
     /// Runs all clients, and carries the deaths out.
-    fn under_fire(&self, mut act: impl FnMut(Act) -> Result<String>) -> Result<Report> {
-        let given_up = Arc::new(AtomicBool::new(false));
-        let began = Instant::now();
-        let clients: Vec<Client> = { Client::ALL.iter() }
-            .flat_map(|(client, count)| std::iter::repeat_n(*client, *count))
-            .collect();
+    fn under_fire(&self, name: &str, act: impl FnMut(Act) -> Result<String>) -> Result<Report> {
+        let given_up = AtomicBool::new(false);
+        let url = format!("http://{}", self.hosts.service().ip());
+        let kinds =
+            { Client::ALL.iter() }.flat_map(|(client, count)| std::iter::repeat_n(*client, *count));
+        let mut clients = Vec::new();
+        for (number, client) in kinds.enumerate() {
+            let home = Home {
+                host: if client.is_fast() {
+                    &self.slow_client
+                } else {
+                    &self.client
+                },
+                site: &self.site,
+                url: &url,
+                directory: self.directory.join(format!("{name}-client-{number}")),
+                given_up: &given_up,
+            };
+            { client.prepare(&home) }.with_context(|| format!("{client:?} is not ready"))?;
+            clients.push((client, home));
+        }
         thread::scope(|scope| {
             let running: Vec<_> = { clients.iter() }
-                .map(|client| {
-                    let given_up = &given_up;
-                    scope.spawn(move || self.fetch(*client, given_up))
-                })
+                .map(|(client, home)| scope.spawn(|| client.fetch(home)))
                 .collect();
-            let acts = [
-                (DEATH_TIMES[0], Act::KillServer),
-                (DEATH_TIMES[1], Act::PowerOff),
-                (RETURN_TIME, Act::PowerOn),
-                (DEATH_TIMES[2], Act::PowerOff),
-            ];
-            let acted = acts.into_iter().try_for_each(|(at, what)| {
-                let at = began + Duration::from_secs_f64(at);
-                thread::sleep(at.saturating_duration_since(Instant::now()));
-                self.interrupt.check()?;
-                let words = act(what)?;
-                say(&format!("{:8.3} s  {words}", began.elapsed().as_secs_f64()));
-                Ok(())
-            });
+            let acted = self.act(act);
             if acted.is_err() {
                 given_up.store(true, Ordering::Relaxed);
             }
-            let outcomes = running.into_iter().map(|client| {
-                let outcome = client.join().expect("it does not panic");
-                outcome.map_err(|error| format!("{error:#}"))
+            let outcomes = { running.into_iter().zip(&clients) }.map(|(running, (client, _))| {
+                let outcome = running.join().expect("it does not panic");
+                (*client, outcome.map_err(|error| format!("{error:#}")))
             });
             let outcomes = outcomes.collect();
             acted.map(|()| Report { outcomes })
         })
     }
 
-    /// Runs a client to the end, and compares all bytes.
-    fn fetch(&self, client: Client, given_up: &AtomicBool) -> Result<Outcome> {
-        let url = format!("http://{}", self.hosts.service());
-        let words = client.words(&url);
-        let arguments: Vec<&str> = words[1..].iter().map(String::as_str).collect();
-        let mut program = Program::on(&self.client, given_up, &words[0], &arguments)?;
-        let mut pauses = Pauses::default();
-        let output = program.output()?;
-        let bytes = match client {
-            Client::Curl | Client::Wget => {
-                let expected = BufReader::new(File::open(self.file(OBJECT))?);
-                same(output, expected, || pauses.progress())?
-            }
-            Client::KeepAlive => {
-                let mut expected = Vec::new();
-                for number in 1..=SMALL_COUNT {
-                    expected.extend(fs::read(self.file(&format!("small-{number}")))?);
-                }
-                same(output, &expected[..], || {})?
-            }
-        };
-        program.finish()?;
-        ensure!(bytes > 0, "no byte came");
-        Ok(Outcome {
-            bytes,
-            pause: pauses.longest(),
-        })
+    /// Carries the deaths out.
+    fn act(&self, mut act: impl FnMut(Act) -> Result<String>) -> Result<()> {
+        let began = Instant::now();
+        let acts = [
+            (DEATH_TIMES[0], Act::KillServer),
+            (DEATH_TIMES[1], Act::PowerOff),
+            (RETURN_TIME, Act::PowerOn),
+            (DEATH_TIMES[2], Act::PowerOff),
+        ];
+        for (at, what) in acts {
+            let at = began + Duration::from_secs_f64(at);
+            thread::sleep(at.saturating_duration_since(Instant::now()));
+            self.interrupt.check()?;
+            let words = act(what)?;
+            say(&format!("{:8.3} s  {words}", began.elapsed().as_secs_f64()));
+        }
+        Ok(())
     }
+}
 
-    fn file(&self, name: &str) -> PathBuf {
-        self.directory.join("www").join(name)
+/// Number of connections for each object, or directory of objects.
+fn by_object(events: &[Value]) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for event in events {
+        let object = event["object"].as_str().unwrap_or_default();
+        let name = object.split('/').nth(1).unwrap_or("idle");
+        *counts.entry(name).or_default() += 1;
     }
+    let counts = counts.iter().map(|(name, count)| format!("{name} {count}"));
+    counts.collect::<Vec<_>>().join(", ")
 }
 
 /// What happens to the pool.

@@ -33,7 +33,7 @@ impl<'a> DirectReturn<'a> {
     ///
     /// # Errors
     /// A server does not start, or nftables refuses the rules.
-    pub fn start(hosts: &'a PoolHosts, client: &Host, count: usize) -> Result<Self> {
+    pub fn start(hosts: &'a PoolHosts, clients: &[&Host], count: usize) -> Result<Self> {
         let service = hosts.service();
         let ip = service.ip().to_string();
         run(hosts.balancer(), &["ip", "addr", "add", &ip, "dev", "eth0"])?;
@@ -48,7 +48,9 @@ impl<'a> DirectReturn<'a> {
         }
         let this = Self { hosts, servers };
         this.balance()?;
-        run(client, &["ip", "neigh", "flush", "all"])?;
+        for client in clients {
+            run(client, &["ip", "neigh", "flush", "all"])?;
+        }
         Ok(this)
     }
 

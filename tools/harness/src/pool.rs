@@ -1,5 +1,7 @@
 //! A pool of web servers: a balancer, members, and the same servers without protection.
 
+mod web_server;
+
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{PermissionsExt as _, symlink};
@@ -12,8 +14,8 @@ use lab::{Host, Output, Pid, Process, Signal};
 use serde_json::Value;
 
 use crate::events::Events;
-use crate::nginx;
 use crate::task::Interrupt;
+pub use web_server::WebServer;
 
 /// Address of the pool.
 const SERVICE: ([u8; 4], u16) = ([10, 0, 0, 110], 80);
@@ -32,17 +34,6 @@ pub struct PoolHosts {
     interrupt: Interrupt,
     balancer: Host,
     members: Vec<(Host, WebServer)>,
-}
-
-/// An unmodified server of files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WebServer {
-    /// nginx with two workers.
-    Nginx,
-    /// The same with [`PACED_RATE`], and with the name of the host in the field `X-Server` of each response.
-    PacedNginx,
-    /// lighttpd.
-    Lighttpd,
 }
 
 /// A program of a running pool.
@@ -77,6 +68,8 @@ impl PoolHosts {
         let keys = directory.join("pool.keys");
         fs::write(&keys, key.stdout)?;
         fs::set_permissions(&keys, fs::Permissions::from_mode(0o600))?;
+        // Workers of a server may run as another user than root.
+        fs::set_permissions(directory, fs::Permissions::from_mode(0o755))?;
         Ok(Self {
             outlive: outlive.to_owned(),
             directory: directory.to_owned(),
@@ -186,21 +179,7 @@ impl PoolHosts {
             fs::create_dir(&directory)?;
             symlink(self.directory.join("www"), directory.join("www"))?;
         }
-        let path = directory.join(format!("{}.conf", at.ip()));
-        let file = path.to_string_lossy().into_owned();
-        let text = match server {
-            WebServer::Nginx => nginx::configuration(&directory, &[at]),
-            WebServer::PacedNginx => nginx::paced(&directory, at, host.name(), PACED_RATE),
-            WebServer::Lighttpd => lighttpd(&directory, at),
-        };
-        fs::write(&path, text)?;
-        let words = match server {
-            WebServer::Nginx | WebServer::PacedNginx => {
-                vec!["nginx", "-g", "daemon off;", "-c", &file]
-            }
-            WebServer::Lighttpd => vec!["lighttpd", "-D", "-f", &file],
-        };
-        Ok(words.into_iter().map(str::to_owned).collect())
+        server.command(&directory, at, host.name())
     }
 
     fn start(&self, host: &Host, name: &str, words: &[String]) -> Result<Program> {
@@ -326,15 +305,19 @@ impl<'a> Pool<'a> {
         serving.with_context(|| format!("no member serves {text}"))
     }
 
-    /// The member with the most connections.
+    /// The living member with the most connections, except one.
     #[must_use]
-    pub fn busiest(&self) -> usize {
+    pub fn busiest(&self, except: Option<usize>) -> usize {
         let count = |member: &Program| {
             let all = member.connections().unwrap_or_default();
             all.lines().count()
         };
-        let on = { self.members.iter().enumerate() }.filter(|(_, member)| member.host.is_on());
-        on.max_by_key(|(_, member)| count(member))
+        let is_meant =
+            |index: usize, member: &Program| member.host.is_on() && Some(index) != except;
+        let meant =
+            { self.members.iter().enumerate() }.filter(|(index, member)| is_meant(*index, member));
+        meant
+            .max_by_key(|(_, member)| count(member))
             .map_or(0, |(index, _)| index)
     }
 
@@ -421,18 +404,6 @@ impl Program {
         let sockets = command.args(["-Htn", "state", "established"]).output()?;
         Ok(String::from_utf8_lossy(&sockets.stdout).into_owned())
     }
-}
-
-/// An ordinary lighttpd for files.
-fn lighttpd(directory: &Path, at: SocketAddr) -> String {
-    let directory = directory.display();
-    format!(
-        "server.document-root = \"{directory}/www\"\nserver.bind = \"{}\"\nserver.port = {}\nserver.errorlog = \"{directory}/error.log\"\n\
-         server.max-keep-alive-requests = 100000\nserver.max-keep-alive-idle = 3600\netag.use-inode = \"disable\"\n\
-         mimetype.assign = ( \"\" => \"application/octet-stream\" )\n",
-        at.ip(),
-        at.port()
-    )
 }
 
 /// Older than any connection: a member does not continue an object that has just changed.

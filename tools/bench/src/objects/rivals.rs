@@ -69,7 +69,7 @@ impl Balancer {
                 Ok(seen)
             }
             Self::Nftables => {
-                let mut servers = DirectReturn::start(hosts, &bench.stage.client, MEMBER_COUNT)?;
+                let mut servers = DirectReturn::start(hosts, &[&bench.stage.client], MEMBER_COUNT)?;
                 let seen = downloads(bench, hosts, hosts.service(), object, || {
                     dying.power_off()?;
                     servers.leave_out(DYING_MEMBER)

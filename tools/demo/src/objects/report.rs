@@ -2,52 +2,58 @@
 
 use std::time::Duration;
 
+use super::clients::Client;
 use crate::timeline::say;
 
 /// A client that got every byte.
 pub(super) struct Outcome {
     pub(super) bytes: u64,
-    /// The longest time without a byte.
+    /// The longest time without a byte, if the client passes bytes on at once; otherwise zero.
     pub(super) pause: Duration,
 }
 
 pub(super) struct Report {
     /// Of each client; an error: why the client failed.
-    pub(super) outcomes: Vec<Result<Outcome, String>>,
+    pub(super) outcomes: Vec<(Client, Result<Outcome, String>)>,
 }
 
 impl Report {
-    /// Prints the last line. `true` if no connection was broken.
+    /// Prints the last line. `true` if no client was broken.
     pub(super) fn print(&self, scene: &str) -> bool {
-        let whole = || self.outcomes.iter().flatten();
-        for error in self
-            .outcomes
-            .iter()
-            .filter_map(|outcome| outcome.as_ref().err())
-        {
-            say(&format!("  BROKEN: {error}"));
+        for (client, outcome) in &self.outcomes {
+            if let Err(error) = outcome {
+                say(&format!("  BROKEN: {client:?}: {error}"));
+            }
         }
-        let broken = self.outcomes.len() - whole().count();
+        let whole = || self.outcomes.iter().flat_map(|(_, outcome)| outcome);
         let bytes: u64 = whole().map(|outcome| outcome.bytes).sum();
         let pause = whole().map(|outcome| outcome.pause).max();
+        let broken = self.broken();
         say(&format!(
-            "{scene}: {} connections, {broken} broken, {bytes} bytes identical, longest pause {} ms",
+            "{scene}: {} clients, {broken} broken, {bytes} bytes identical, longest pause {} ms",
             self.outcomes.len(),
             pause.unwrap_or_default().as_millis()
         ));
         broken == 0
     }
 
-    /// Prints how many connections were broken, and nothing else.
+    /// Prints how many clients were broken, and of which kinds.
     pub(super) fn print_broken(&self) {
-        let broken = self
-            .outcomes
-            .iter()
-            .filter(|outcome| outcome.is_err())
-            .count();
+        let kinds = Client::ALL.map(|(kind, count)| {
+            let broken = { self.outcomes.iter() }
+                .filter(|(client, outcome)| *client == kind && outcome.is_err());
+            format!("{kind:?} {} of {count}", broken.count())
+        });
+        say(&format!("  broken: {}", kinds.join(", ")));
         say(&format!(
-            "nftables: {broken} of {} connections broken",
+            "nftables: {} of {} clients broken",
+            self.broken(),
             self.outcomes.len()
         ));
+    }
+
+    fn broken(&self) -> usize {
+        let broken = { self.outcomes.iter() }.filter(|(_, outcome)| outcome.is_err());
+        broken.count()
     }
 }
