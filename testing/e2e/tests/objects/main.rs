@@ -14,7 +14,9 @@ mod servers;
 mod store;
 
 use std::net::SocketAddr;
+use std::path::Path;
 
+use e2e::arrange::wait_until;
 use e2e::clients::{Http, read_some};
 use e2e::pool::{Pool, pool_addresses};
 use e2e::servers::BIG_FILE_BYTES;
@@ -106,6 +108,21 @@ fn download_survives_death_of_its_server() {
     member.program.wait_for("died", 1);
     member.program.wait_for("revived", 1);
     pool.assert_none_refused();
+    pool.stop();
+}
+
+/// A server like Apache does not start while the process of its PidFile exists, also as a zombie.
+#[test]
+fn dead_server_leaves_no_zombie() {
+    let pool = Pool::of("objects-zombie", 1);
+    let member = &pool.members[0];
+    let pids = member.server_pids();
+    assert!(!pids.is_empty());
+    e2e::servers::signal_all(&pids, Signal::KILL);
+    member.program.wait_for("died", 1);
+    member.program.wait_for("serving", 2);
+    let exists = |pid: &lab::Pid| Path::new(&format!("/proc/{}", pid.as_raw_nonzero())).exists();
+    wait_until("the dead processes are reaped", || !pids.iter().any(exists));
     pool.stop();
 }
 
