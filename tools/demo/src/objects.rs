@@ -26,8 +26,12 @@ use site::{OBJECT_BYTES, SMALL_COUNT, Site};
 
 /// Moments of the deaths, seconds from the start of the clients. Between the second and the third, the host of the
 /// second is back.
-const DEATH_TIMES: [f64; 3] = [0.9, 2.2, 4.0];
-const RETURN_TIME: f64 = 2.9;
+const DEATH_TIMES: [f64; 3] = [0.9, 2.1, 3.7];
+const RETURN_TIME: f64 = 2.7;
+/// Time without a byte after which a client of the pool gives up, and a client behind nftables. There, no byte comes
+/// after a death: a longer time would only lengthen the scene.
+const POOL_GIVE_UP_SECONDS: u32 = 10;
+const PLAIN_GIVE_UP_SECONDS: u32 = 2;
 /// Servers of the members. Each death moves downloads to other kinds of servers.
 const SERVERS: [WebServer; 4] = [
     WebServer::Nginx,
@@ -96,7 +100,7 @@ impl Scene {
         say("");
         say("outlive:");
         let mut hit = None;
-        let report = self.under_fire("pool", |act| match act {
+        let report = self.under_fire("pool", POOL_GIVE_UP_SECONDS, |act| match act {
             Act::KillServer => {
                 let member = pool.busiest(hit);
                 hit = Some(member);
@@ -134,14 +138,21 @@ impl Scene {
         );
         let clients = [&self.client, &self.slow_client];
         let mut plain = DirectReturn::start(&self.hosts, &clients, SERVERS.len())?;
-        let report = self.under_fire("plain", |act| plain::act(&self.hosts, &mut plain, act));
+        let report = self.under_fire("plain", PLAIN_GIVE_UP_SECONDS, |act| {
+            plain::act(&self.hosts, &mut plain, act)
+        });
         plain.stop()?;
         report?.print_broken();
         Ok(is_whole)
     }
 
     /// Runs all clients, and carries the deaths out.
-    fn under_fire(&self, name: &str, act: impl FnMut(Act) -> Result<String>) -> Result<Report> {
+    fn under_fire(
+        &self,
+        name: &str,
+        give_up_seconds: u32,
+        act: impl FnMut(Act) -> Result<String>,
+    ) -> Result<Report> {
         let given_up = AtomicBool::new(false);
         let url = format!("http://{}", self.hosts.service().ip());
         let kinds =
@@ -157,6 +168,7 @@ impl Scene {
                 site: &self.site,
                 url: &url,
                 directory: self.directory.join(format!("{name}-client-{number}")),
+                give_up_seconds,
                 given_up: &given_up,
             };
             { client.prepare(&home) }.with_context(|| format!("{client:?} is not ready"))?;

@@ -21,8 +21,6 @@ const INDEX_NAME: &str = "index.pool";
 pub(super) const FILES_NAME: &str = "files.pool";
 /// Runs a program that finds these names in the file `$0`. The names of the host stay.
 const WITH_NAMES: &str = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
-/// Time without a byte after which a client gives up.
-const GIVE_UP_SECONDS: &str = "5";
 /// Bytes that wget has of an earlier download.
 const PART_BYTES: u64 = 1_000_000;
 /// Parts of aria2's download; each has a connection.
@@ -48,6 +46,8 @@ pub(super) struct Home<'a> {
     pub(super) url: &'a str,
     /// A new directory of the client.
     pub(super) directory: PathBuf,
+    /// Time without a byte after which the client gives up.
+    pub(super) give_up_seconds: u32,
     pub(super) given_up: &'a AtomicBool,
 }
 
@@ -137,22 +137,23 @@ impl Client {
     fn words(self, home: &Home<'_>) -> Vec<String> {
         let url = home.url;
         let directory = home.directory.to_string_lossy();
+        let give_up = &home.give_up_seconds.to_string();
         match self {
             Self::Curl => strings(&[
-                // curl looks at the mean rate of five seconds.
-                "curl -sS --no-buffer --limit-rate 4M --speed-limit 1 --speed-time 1",
+                "curl -sS --no-buffer --limit-rate 4M --speed-limit 1 --speed-time",
+                give_up,
                 &format!("{url}/object"),
             ]),
             // curl connects anew in secret when an idle connection is reset, so the connections are counted.
             Self::KeepAlive => strings(&[
                 "curl -sS --no-buffer --rate 10/s --fail-early --max-time",
-                GIVE_UP_SECONDS,
+                give_up,
                 "-w %{stderr}%{num_connects},",
                 &format!("{url}/small/[1-{SMALL_COUNT}]"),
             ]),
             Self::Wget => strings(&[
                 "wget --continue -q --tries=1 --limit-rate=4m --read-timeout",
-                GIVE_UP_SECONDS,
+                give_up,
                 &format!("--directory-prefix={directory} {url}/object"),
             ]),
             // The log has each request.
@@ -160,18 +161,18 @@ impl Client {
                 &format!("aria2c --no-conf -x{PART_COUNT} -s{PART_COUNT} --min-split-size=3M"),
                 "--max-tries=1 --max-overall-download-limit=6M --file-allocation=none",
                 "--quiet --log=- --log-level=info --timeout",
-                GIVE_UP_SECONDS,
+                give_up,
                 &format!("--dir={directory} {url}/image"),
             ]),
             // `-re` reads as fast as the video is shown.
             Self::Ffmpeg => strings(&[
                 "ffmpeg -nostdin -loglevel error -re -http_persistent 0",
                 &format!(
-                    "-rw_timeout {GIVE_UP_SECONDS}000000 -i {url}/video/index.m3u8 -c copy {directory}/video.ts"
+                    "-rw_timeout {give_up}000000 -i {url}/video/index.m3u8 -c copy {directory}/video.ts"
                 ),
             ]),
             Self::Apt => apt(home, &["download", "object"]),
-            Self::Pip => pip(&directory),
+            Self::Pip => pip(&directory, give_up),
         }
     }
 
@@ -222,14 +223,14 @@ fn strings(parts: &[&str]) -> Vec<String> {
 }
 
 /// A command of pip, without configuration and cache.
-fn pip(directory: &str) -> Vec<String> {
+fn pip(directory: &str, give_up: &str) -> Vec<String> {
     let mut words = strings(&["unshare --mount sh -c"]);
     words.push(WITH_NAMES.to_owned());
     words.extend(strings(&[
         &format!("{directory}/hosts /usr/bin/python3 -m pip --isolated download"),
         "--no-deps --no-cache-dir --disable-pip-version-check --quiet",
         "--progress-bar off --retries 0 --timeout",
-        GIVE_UP_SECONDS,
+        give_up,
         &format!("--trusted-host {INDEX_NAME} --trusted-host {FILES_NAME}"),
         &format!("--index-url http://{INDEX_NAME}/pip/simple --dest {directory} object"),
     ]));
@@ -266,10 +267,11 @@ Acquire::Languages \"none\";
 Acquire::Retries \"0\";
 Acquire::http::Pipeline-Depth \"0\";
 Acquire::http::Proxy \"DIRECT\";
-Acquire::http::Timeout \"{GIVE_UP_SECONDS}\";
+Acquire::http::Timeout \"{1}\";
 Debug::Acquire::http \"true\";
 ",
-        directory.display()
+        directory.display(),
+        home.give_up_seconds
     );
     Ok(fs::write(directory.join("apt.conf"), configuration)?)
 }
