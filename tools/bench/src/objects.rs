@@ -51,6 +51,7 @@ const OPERATIONS_AIM: f64 = 0.001;
 
 pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     let hosts = hosts(bench)?;
+    PoolHosts::forget_closed_connections(&bench.stage.client)?;
     let (mut figures, _) = requests(bench, &hosts, &TIMESTAMPS, &[])?;
     figures.extend(download(bench, &hosts)?);
     for (name, lease) in [("default", None), ("short", Some("25ms"))] {

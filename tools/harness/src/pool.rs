@@ -172,6 +172,16 @@ impl PoolHosts {
         Ok(())
     }
 
+    /// A client that closes first keeps a port in TIME_WAIT for a minute, and without timestamps no connection reuses
+    /// the port: after some seconds of a connection for each request, `connect` would search for a port most of the
+    /// time.
+    ///
+    /// # Errors
+    /// The host is off.
+    pub fn forget_closed_connections(client: &Host) -> Result<()> {
+        Ok(client.sysctl("net.ipv4.tcp_max_tw_buckets", "0")?)
+    }
+
     /// The command of a server on a host, with its own files and the common objects.
     fn command(&self, host: &Host, server: WebServer, at: SocketAddr) -> Result<Vec<String>> {
         let directory = self.directory.join(format!("web-{}", host.name()));

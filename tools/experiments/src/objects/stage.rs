@@ -95,6 +95,7 @@ impl Stage {
         }
         let lab = &testbed.lab;
         let client = lab.add_host_at("client", 1)?;
+        PoolHosts::forget_closed_connections(&client)?;
         let balancer = lab.add_host_at("balancer", 2)?;
         let store = lab.add_host_at("kv", 9)?;
         let hosts = |host, server| {
