@@ -99,6 +99,9 @@ pub struct Member {
 impl PoolProgram {
     /// What the host's kernel and the program know of connections.
     fn known_connections(&self) -> String {
+        if !self.host.is_on() {
+            return "the host is off".to_owned();
+        }
         let sockets = self.host.command("ss").args(["-Htano", "-i"]).output();
         let sockets = sockets.map(|printed| printed.stdout).unwrap_or_default();
         let status = self.outlive(&["status", "--connections", "--json"]).stdout;
@@ -476,6 +479,18 @@ impl Pool {
         let all = self.members.iter();
         all.flat_map(|member| member.program.events_of("revived"))
             .collect()
+    }
+
+    /// Waits until so many connections were revived: a member tells of a revival after the client has the first bytes.
+    ///
+    /// # Panics
+    /// When there are fewer or more.
+    #[track_caller]
+    pub fn await_revived(&self, count: usize) {
+        crate::arrange::wait_until("the connections are revived", || {
+            self.revived().len() >= count
+        });
+        assert_eq!(self.revived().len(), count);
     }
 
     /// No member has reset a connection.

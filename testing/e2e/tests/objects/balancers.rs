@@ -35,7 +35,7 @@ fn second_balancer_declares_a_member_dead_after_the_death_of_the_first() {
         lose_member(&pool, &download);
         download.finish();
         assert_eq!(declared_dead(second).len(), 1);
-        assert_eq!(pool.revived().len(), 1);
+        pool.await_revived(1);
         pool.assert_none_refused();
         pool.stop();
     }
@@ -62,7 +62,7 @@ fn downloads_go_on_without_the_register() {
         balancer.wait_for("register_back", 1);
         balancer.await_table(2, 1);
     }
-    assert_eq!(pool.revived().len(), 1);
+    pool.await_revived(1);
     pool.assert_none_refused();
     pool.stop();
 }
@@ -127,7 +127,7 @@ fn download_behind_nftables_survives_its_member() {
         .count();
     pool.members[dies].program.host.power_off().expect("off");
     downloads.drain(..).for_each(Download::finish);
-    assert_eq!(pool.revived().len(), on_it);
+    pool.await_revived(on_it);
     pool.assert_none_refused();
     assert_eq!(warnings(&pool.balancer, "on_change_failed"), 0);
     pool.stop();

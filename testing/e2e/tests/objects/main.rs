@@ -173,7 +173,7 @@ fn idle_connection_is_served_by_another_member() {
     pool.await_members(1);
     assert_eq!(http.get("/small/3").body, first);
     assert_ne!(http.get("/small/4").body, first);
-    assert_eq!(pool.revived().len(), 1);
+    pool.await_revived(1);
     pool.assert_none_refused();
     pool.stop();
 }

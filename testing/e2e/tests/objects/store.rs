@@ -167,7 +167,7 @@ pub(super) fn second_response_survives(stored: StoredPool) {
         })
         .body;
     assert!(body == pattern(BIG_FILE_BYTES), "other bytes");
-    assert_eq!(pool.revived().len(), 1);
+    pool.await_revived(1);
     // The connection lives on.
     assert_eq!(http.get("/small/3").body, pattern(500 + 3 * 700));
     pool.assert_none_refused();
@@ -265,7 +265,7 @@ fn requests_that_the_store_alone_can_repeat_are_continued() {
         let dies = pool.server_of(download.client());
         pool.members[dies].program.host.power_off().expect("off");
         download.finish_with(&pattern(BIG_FILE_BYTES)[first..]);
-        assert_eq!(pool.revived().len(), 1);
+        pool.await_revived(1);
         pool.assert_none_refused();
         stored.stop();
     }
