@@ -14,12 +14,13 @@ use anyhow::{Context, Result, ensure};
 use lab::{Direction, Link, Signal};
 use rustix::process::kill_process;
 
-use super::figure::{Figure, quantile};
+use super::figure::Figure;
 use super::stage::PORT;
 use super::subject::{Mode, Server, Subject};
 use super::tcp_info::Asker;
 use super::{Bench, Measured};
 use harness::plot::{Axes, Corner, Series, plot};
+use harness::quantile::quantile;
 
 const LINK_RATE: u64 = 100_000_000;
 /// Time between two looks at the client's socket.

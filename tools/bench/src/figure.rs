@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
+use harness::quantile::quantile;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Value, json};
 
@@ -163,19 +164,6 @@ fn maybe_none<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
-/// The value below which `part` (0 to 1) of the sorted values are, without interpolation. NaN for an empty slice.
-pub(super) fn quantile(sorted: &[f64], part: f64) -> f64 {
-    let last = sorted.len().saturating_sub(1);
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "an index: a part of a length"
-    )]
-    let index = (part.clamp(0.0, 1.0) * last as f64).round() as usize;
-    sorted.get(index).copied().unwrap_or(f64::NAN)
-}
-
 /// A ratio, and both figures of the ratio: the plain and the protected measurement.
 pub(super) fn compared(
     name: &str,
@@ -270,14 +258,6 @@ mod tests {
     fn missing_measurement_meets_no_aim() {
         let figure = Figure::of("x", "", &[], "").aim(Aim::AtMost(1.0), "");
         assert_eq!(figure.met(), Some(false));
-    }
-
-    #[test]
-    fn quantiles_are_measured_values() {
-        let sorted: Vec<f64> = (0..=100).map(f64::from).collect();
-        assert_eq!(quantile(&sorted, 0.5), 50.0);
-        assert_eq!(quantile(&sorted, 0.99), 99.0);
-        assert_eq!(quantile(&[7.0], 0.99), 7.0);
     }
 
     #[test]

@@ -15,11 +15,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use lab::{Host, Pid};
 
-use super::figure::{Aim, Figure, column, quantile, ratios};
+use super::figure::{Aim, Figure, column, ratios};
 use super::stage::{PORT, limit};
 use super::subject::{Mode, Server, Subject};
 use super::traffic::{curl, wrk};
 use super::{Bench, Measured};
+use harness::quantile::quantile;
 use proxied::Proxied;
 use users::{Seen, Users};
 

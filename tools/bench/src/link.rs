@@ -9,11 +9,12 @@ use lab::Direction;
 use rustix::net::sockopt::set_socket_linger;
 
 use super::Bench;
-use super::figure::{Aim, Figure, column, compared, quantile, ratios};
+use super::figure::{Aim, Figure, column, compared, ratios};
 use super::processors::{used_by, used_by_all};
 use super::stage::{PORT, limit};
 use super::subject::{Mode, Server, Subject, alternate, alternate_for};
 use super::traffic::{IPERF_REST, curl, echoes, iperf, iperf_report, wrk};
+use harness::quantile::quantile;
 
 /// Without a limit of the rate.
 const LINKED: Mode = Mode::Linked(None);

@@ -11,11 +11,12 @@ use lab::Pid;
 
 use super::Bench;
 use super::clients::{Answers, Crowd};
-use super::figure::{Aim, Figure, quantile};
+use super::figure::{Aim, Figure};
 use super::processors::used_by;
 use super::recovery::{Times, kill_among, survivors};
 use super::subject::{Mode, Server, Subject};
 use super::usage::{Used, anonymous, kernel, processes};
+use harness::quantile::quantile;
 
 /// Number of connections.
 pub(super) const CONNECTION_COUNT: usize = 10_000;

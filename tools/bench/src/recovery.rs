@@ -10,8 +10,9 @@ use serde_json::Value;
 
 use super::Bench;
 use super::clients::{Answers, Crowd};
-use super::figure::{Aim, Figure, quantile};
+use super::figure::{Aim, Figure};
 use super::subject::{Mode, Server, Subject, own_start};
+use harness::quantile::quantile;
 
 /// Longest time of a recovery.
 const RECOVERY_TIMEOUT: Duration = Duration::from_secs(60);

@@ -9,9 +9,10 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::Value;
 
 use super::Bench;
-use super::figure::{Aim, Figure, column, compared, quantile, ratios};
+use super::figure::{Aim, Figure, column, compared, ratios};
 use super::stage::PORT;
 use super::subject::{Mode, Server, alternate, alternate_for, several_cpus};
+use harness::quantile::quantile;
 
 /// Longest time of a transfer.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(60);

@@ -11,6 +11,7 @@ pub mod machine;
 pub mod nginx;
 pub mod plot;
 pub mod pool;
+pub mod quantile;
 pub mod redis;
 pub mod task;
 pub mod testbed;

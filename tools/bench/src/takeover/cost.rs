@@ -4,8 +4,9 @@ use anyhow::Result;
 
 use super::{DEFAULT_LEASE_MS, Hosts, Pair, Served, address};
 use crate::Bench;
-use crate::figure::{Aim, Figure, column, quantile, ratios};
+use crate::figure::{Aim, Figure, column, ratios};
 use crate::traffic::{curl, wrk};
+use harness::quantile::quantile;
 
 const BOUND: &str = "each packet that leaves is compared with the clock; three times in a lease a message goes \
      to the logger and back";

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use harness::machine::{Machine, commit};
+use harness::quantile::quantile;
 use serde_json::{Value, json};
 
 use super::Fetch;
@@ -189,19 +190,6 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values
-}
-
-/// A value of a sorted list; NaN of an empty one.
-fn quantile(sorted: &[f64], part: f64) -> f64 {
-    let last = sorted.len().saturating_sub(1);
-    #[expect(
-        clippy::cast_possible_truncation,
-        clippy::cast_sign_loss,
-        clippy::cast_precision_loss,
-        reason = "an index: a part of a length"
-    )]
-    let index = (part.clamp(0.0, 1.0) * last as f64).round() as usize;
-    sorted.get(index).copied().unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]
