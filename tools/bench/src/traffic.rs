@@ -277,14 +277,5 @@ pub(super) fn requests(bench: &Bench) -> Result<Vec<Figure>> {
 
 /// Runs wrk, and returns the requests a second.
 pub(super) fn wrk(bench: &Bench, arguments: &[&str]) -> Result<f64> {
-    let said = on_client(bench, "wrk", arguments)?;
-    ensure!(
-        !said.contains("Socket errors") && !said.contains("Non-2xx"),
-        "wrk had errors: {said}"
-    );
-    let line = said
-        .lines()
-        .find_map(|line| line.strip_prefix("Requests/sec:"));
-    let speed = line.and_then(|text| text.trim().parse().ok());
-    speed.with_context(|| format!("wrk did not say how fast it was: {said}"))
+    harness::wrk::requests_per_second(&on_client(bench, "wrk", arguments)?)
 }

@@ -15,3 +15,4 @@ pub mod quantile;
 pub mod redis;
 pub mod task;
 pub mod testbed;
+pub mod wrk;

@@ -7,7 +7,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use harness::pool::{Pool, PoolHosts, WebServer};
 use harness::redis::Redis;
 use harness::task::{Interrupt, Programs};
@@ -166,14 +166,8 @@ impl Stage {
         let url = format!("http://{address}/{size}");
         let words = ["-t1", CLIENTS, DURATION, "-H", "Connection: close", &url];
         let output = self.client.command("wrk").args(words).output()?;
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let has_error = said.contains("Socket errors") || said.contains("Non-2xx");
-        ensure!(output.status.success() && !has_error, "wrk: {output:?}");
-        let line = said
-            .lines()
-            .find_map(|line| line.strip_prefix("Requests/sec:"));
-        let rate = line.and_then(|text| text.trim().parse().ok());
-        rate.with_context(|| format!("wrk did not say how fast it was: {said}"))
+        ensure!(output.status.success(), "wrk: {output:?}");
+        harness::wrk::requests_per_second(&String::from_utf8_lossy(&output.stdout))
     }
 
     pub(super) fn stop(self) -> Result<()> {
