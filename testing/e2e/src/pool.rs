@@ -482,7 +482,6 @@ impl Pool {
     }
 
     /// Waits until so many connections were revived: a member tells of a revival after the client has the first bytes.
-    /// More only if a member has lost its lease on a host without a fault, because the machine is busy.
     ///
     /// # Panics
     /// When there are fewer or more.
@@ -491,17 +490,7 @@ impl Pool {
         crate::arrange::wait_until("the connections are revived", || {
             self.revived().len() >= count
         });
-        let balancers = [Some(&self.balancer), self.second.as_ref().map(|it| &it.0)];
-        let lost = balancers.into_iter().flatten().flat_map(|balancer| {
-            let events = balancer.events_of("declared_dead").into_iter();
-            events.filter_map(|event| Some(event["member"].as_str()?.to_owned()))
-        });
-        let is_on = |member: &Member| member.program.host.is_on();
-        let is_innocent =
-            |lost: String| { self.members.iter() }.any(|it| it.name == lost && is_on(it));
-        if !{ lost }.any(is_innocent) {
-            assert_eq!(self.revived().len(), count, "{:?}", self.revived());
-        }
+        assert_eq!(self.revived().len(), count);
     }
 
     /// No member has reset a connection.

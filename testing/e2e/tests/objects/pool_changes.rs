@@ -27,7 +27,7 @@ fn growth_of_a_pool_by_the_modulo_moves_no_connection() {
     for download in downloads {
         download.finish();
     }
-    pool.await_revived(0);
+    assert_eq!(pool.revived(), Vec::<Value>::new());
     pool.assert_none_refused();
     let forwarded = { pool.members.iter() }
         .map(|member| member.program.events_of("forwarded").len())
@@ -61,7 +61,7 @@ fn stopped_member_serves_its_downloads_to_the_end() {
     assert_eq!(pool.server_of(fresh.client()), 1);
     fresh.finish();
     downloads.into_iter().for_each(Download::finish);
-    pool.await_revived(0);
+    assert_eq!(pool.revived(), Vec::<Value>::new());
     pool.assert_none_refused();
     pool.balancer.wait_for("drained", 1);
     pool.members.remove(0).program.stop();
