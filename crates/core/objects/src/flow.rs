@@ -96,6 +96,14 @@ impl Flow {
     }
 }
 
+impl Turn {
+    /// Whether the whole response has left.
+    #[must_use]
+    pub fn is_answered(&self) -> bool {
+        self.phase == Phase::Body && self.response_len.is_some_and(|len| self.sent >= len)
+    }
+}
+
 impl Client {
     /// Most bytes of payload that a segment to the client has.
     #[must_use]
@@ -151,6 +159,8 @@ pub struct Client {
     pub has_timestamps: bool,
     /// Both sides take selective acknowledgements.
     pub has_sack: bool,
+    /// Bytes of the client have waited for their turn ([`crate::queue`]): user space hears of each turn.
+    pub has_queue: bool,
     /// Largest segment that the client takes, bytes.
     pub segment_size: u16,
     /// Scale and segment size, rounded down.
@@ -287,7 +297,7 @@ pub enum Unprotected {
     /// A request in several segments.
     #[error("a request in several segments")]
     SplitRequest,
-    /// A request before the response to the request before is complete.
+    /// A request came before the response to the request before was complete, and could not wait.
     #[error("pipelined requests")]
     Pipelined,
     /// The response header is in several segments, or longer than 2,047 bytes.

@@ -12,6 +12,7 @@
 //! - [`budget`]: how many segments of unknown connections a member looks at;
 //! - [`record`]: the state of a connection in the store of the pool;
 //! - [`turns`]: the turns that a member writes to the store;
+//! - [`queue`]: pipelined requests, and requests in several segments;
 //! - [`call`]: a segment that a client answers;
 //! - [`paper`]: the layout of the paper, for comparison.
 //!
@@ -36,6 +37,7 @@ pub mod judge;
 mod key;
 pub mod paper;
 pub mod plane;
+pub mod queue;
 mod reasons;
 pub mod record;
 pub mod revivals;

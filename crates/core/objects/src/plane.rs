@@ -51,8 +51,11 @@ pub const MARK_TO_NEIGHBOUR: u32 = 5;
 /// For the client, to be translated like the server's own; the link address of the neighbour is still unknown.
 pub const MARK_FROM_SERVER: u32 = 6;
 
+/// For the server, to be translated like the client's own: a request that has waited for its turn.
+pub const MARK_QUEUED: u32 = 7;
+
 /// Marks of the member's own packets.
-const MARK_COUNT: u32 = 7;
+const MARK_COUNT: u32 = 8;
 /// RFC 7323, 2.3.
 const LARGEST_WINDOW: u32 = 1 << 30;
 /// Bytes that a copy of a segment has at most.
@@ -121,11 +124,12 @@ pub enum Counter {
     Exhausted,
     Forwarded,
     Deferred,
+    Queued,
 }
 
 impl Counter {
     /// All counters, with the names that the programs' counters have.
-    pub const ALL: [(Self, &'static str); 14] = [
+    pub const ALL: [(Self, &'static str); 15] = [
         (Self::TranslatedIn, "translated_in"),
         (Self::TranslatedOut, "translated_out"),
         (Self::Withheld, "withheld"),
@@ -140,6 +144,7 @@ impl Counter {
         (Self::Exhausted, "exhausted"),
         (Self::Forwarded, "forwarded"),
         (Self::Deferred, "deferred"),
+        (Self::Queued, "queued"),
     ];
 }
 
@@ -164,6 +169,16 @@ pub enum Event {
         /// Number of the repeated segment.
         seq: SeqNumber,
     },
+    /// The response has left, and bytes of the client may wait for their turn.
+    Answered {
+        /// The connection.
+        key: FlowKey,
+    },
+    /// The turn is over, and bytes of the client may wait for their turn.
+    TurnOver {
+        /// The connection.
+        key: FlowKey,
+    },
 }
 
 /// Whose segment a [`SegmentCopy`] is of.
@@ -181,6 +196,8 @@ pub enum CopyKind {
     Response,
     /// Of the server, for a client without timestamps: the record of the turn is not stored yet.
     Deferred,
+    /// Of a client: bytes behind the request under way, or a part of a request.
+    Queued,
 }
 
 /// A copy of a segment for user space.

@@ -1,5 +1,6 @@
 //! The event loop's work.
 
+mod requests;
 mod status;
 
 use std::{
@@ -21,6 +22,7 @@ use objects::{
     flow::Phase,
     judge::JudgeRules,
     plane::{CopyKind, SegmentCopy},
+    queue::RequestQueues,
     revivals::Ended,
     revive::{PositionError, Rules, SETTLE_TIME},
 };
@@ -65,7 +67,7 @@ pub(crate) struct MemberConfig {
     pub(crate) is_immutable: bool,
     /// Longest time for which a request stays unacknowledged.
     pub(crate) withhold: Duration,
-    /// First of the seven marks of the member's packets.
+    /// First of the eight marks of the member's packets.
     pub(crate) mark: u32,
 }
 
@@ -81,6 +83,7 @@ pub(crate) struct Member {
     records: Option<Records>,
     claiming: Claiming,
     budget: Budget,
+    queues: RequestQueues,
     rings: Rings,
     /// Connections may begin here.
     accepts: bool,
@@ -247,6 +250,7 @@ impl Member {
             addresses: Addresses::open().doing("open a socket for addresses")?,
             claiming: Claiming::new(claims, settings.key, config.pool.hello.membership)?,
             budget: Budget::default(),
+            queues: RequestQueues::default(),
             membership: Membership::Waits,
             records,
             service,
@@ -321,6 +325,7 @@ impl Member {
         self.poll_pool(&mut events)?;
         self.receive_claims(&mut events)?;
         self.copies(&mut events)?;
+        self.pass_requests()?;
         self.keep_records(&mut events)?;
         for ended in self.revivals.poll(&self.plane)? {
             self.end(ended, &mut events);
@@ -337,6 +342,7 @@ impl Member {
             Some(self.next_look.min(self.next_upkeep)),
             self.membership.deadline(),
             self.claiming.deadline(),
+            self.queues.deadline(),
             self.records.as_ref().map(Records::deadline),
         ];
         let first = deadlines.into_iter().flatten().min().unwrap_or(now);
@@ -374,6 +380,7 @@ impl Member {
                 ObjectEventKind::Death { .. } => {}
                 ObjectEventKind::Listening => self.next_look = Duration::ZERO,
                 ObjectEventKind::Unprotected { key, reason } => {
+                    self.queues.wake(&key);
                     events.push(Event::Unprotected {
                         client: key.client(),
                         code: reason.label(),
@@ -383,6 +390,8 @@ impl Member {
                 ObjectEventKind::Repeated { key, seq } => {
                     self.revivals.keep_close(&self.plane, key, seq);
                 }
+                ObjectEventKind::TurnOver { key } => self.queues.wake(&key),
+                ObjectEventKind::Answered { key } => self.hasten(key)?,
             }
         }
         Ok(())
@@ -485,6 +494,7 @@ impl Member {
     fn drop_connections(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {
         // Before the sockets end: a tombstone would answer with a RST if the pool gave the connection back.
         let ended = self.revivals.drop_connections(&self.plane)?;
+        self.queues.clear();
         events.extend(ended.into_iter().map(event_of));
         if let Some(records) = &mut self.records {
             records.forget();
@@ -523,6 +533,7 @@ impl Member {
         events: &mut Vec<Event>,
     ) -> Result<(), MemberError> {
         self.plane.gate()?;
+        self.queues.clear();
         self.server.clear(&self.service.addresses, clock::now())?;
         let incarnation = self.service.rules.incarnation;
         let ended = self.revivals.server_died(&self.plane, incarnation)?;
@@ -543,11 +554,18 @@ impl Member {
         let copied: Vec<SegmentCopy> = self.rings.copied.borrow_mut().drain(..).collect();
         let now = clock::now();
         for copy in copied {
-            if copy.kind == CopyKind::Deferred {
-                self.records
-                    .iter_mut()
-                    .for_each(|it| it.defer(copy.clone()));
-                continue;
+            match copy.kind {
+                CopyKind::Deferred => {
+                    self.records
+                        .iter_mut()
+                        .for_each(|it| it.defer(copy.clone()));
+                    continue;
+                }
+                CopyKind::Queued => {
+                    self.queue(&copy, now)?;
+                    continue;
+                }
+                _ => {}
             }
             let is_claimed = copy.kind != CopyKind::Unknown || self.revivals.knows(&copy.key);
             if is_claimed {

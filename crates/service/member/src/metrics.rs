@@ -170,7 +170,7 @@ impl Status {
 }
 
 /// Counters of the programs, with help texts.
-const COUNTERS: [(&str, &str); 18] = [
+const COUNTERS: [(&str, &str); 19] = [
     (
         "forged",
         "Segments of unknown connections whose timestamps no member has written",
@@ -227,6 +227,10 @@ const COUNTERS: [(&str, &str); 18] = [
     (
         "deferred",
         "Segments of the server that waited for the store",
+    ),
+    (
+        "queued",
+        "Segments of clients that waited for the end of the response before",
     ),
 ];
 

@@ -5,6 +5,7 @@ use objects::{
     deferred::Released,
     flow::Flow,
     plane::SegmentCopy,
+    queue::Passed,
     record::Record,
     revivals::{self, Ended, Programs},
     revive::{PositionError, Reason, Rules},
@@ -243,14 +244,28 @@ impl Revivals {
         revivals.refuse(&mut kernel, key, reason, clock::now())
     }
 
+    /// A request that has waited for its turn goes to the server. A packet that does not arrive is sent again by the
+    /// client.
+    pub(crate) fn pass_queued(&self, plane: &MemberPlane, passed: &Passed) {
+        for packet in &passed.packets {
+            let interface = passed.interface;
+            to_server(plane, &self.injector, interface, packet, Space::Queued);
+        }
+    }
+
     /// A segment of the server that waited for its record goes on. A packet that does not leave is sent again by the
     /// server's TCP.
     pub(crate) fn release(&self, plane: &MemberPlane, released: &Released) {
-        let device = plane.interfaces().find(|it| it.index == released.interface);
+        self.as_server(plane, released.interface, &released.packets);
+    }
+
+    /// Packets in the server's name, in the numbers of its socket.
+    pub(crate) fn as_server(&self, plane: &MemberPlane, interface: u32, packets: &[Vec<u8>]) {
+        let device = plane.interfaces().find(|it| it.index == interface);
         let Some(device) = device else {
             return;
         };
-        for packet in &released.packets {
+        for packet in packets {
             if let Err(error) = self.injector.from_server(device, packet) {
                 tracing::debug!(%error, "a packet of the server did not leave");
             }

@@ -20,7 +20,7 @@ use std::{
 };
 
 use rustix::net::{self, AddressFamily, Protocol, RawProtocol, SocketFlags, SocketType};
-use south_model::{MARK_FROM_SERVER, MARK_TO_CLIENT, MARK_TO_NEIGHBOUR};
+use south_model::{MARK_FROM_SERVER, MARK_QUEUED, MARK_TO_CLIENT, MARK_TO_NEIGHBOUR};
 use supervise::Addresses;
 use wire::{IpPacket, neighbour::ether_type};
 
@@ -37,6 +37,8 @@ pub enum Space {
     Client = 0,
     /// The numbers of the server's socket.
     Server = 1,
+    /// The client's numbers, of a request that has waited for its turn.
+    Queued = MARK_QUEUED as isize,
 }
 
 /// Payload of one segment of a GSO frame on a link with a larger MTU.
@@ -65,6 +67,7 @@ const TCP_CHECKSUM_OFFSET: u16 = 16;
 pub struct Injector {
     client_space: OwnedFd,
     server_space: OwnedFd,
+    queued: OwnedFd,
     to_neighbour: OwnedFd,
     from_server: OwnedFd,
     to_client: [OwnedFd; 2],
@@ -95,6 +98,7 @@ impl Injector {
         Ok(Self {
             client_space: packet(Space::Client as u32)?,
             server_space: packet(Space::Server as u32)?,
+            queued: packet(Space::Queued as u32)?,
             to_neighbour: packet(MARK_TO_NEIGHBOUR)?,
             from_server: packet(MARK_FROM_SERVER)?,
             to_client: [raw(AddressFamily::INET)?, raw(AddressFamily::INET6)?],
@@ -140,6 +144,7 @@ impl Injector {
         let socket = match space {
             Space::Client => &self.client_space,
             Space::Server => &self.server_space,
+            Space::Queued => &self.queued,
         };
         send_frame(socket, interface, &header, packet, v6).doing("inject a packet for the server")
     }

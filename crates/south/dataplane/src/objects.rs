@@ -59,7 +59,7 @@ pub struct MemberSettings {
     pub netns_cookie: u64,
     /// Which ends of processes are crashes.
     pub crash_on: CrashOn,
-    /// First of the seven marks of the member's packets.
+    /// First of the eight marks of the member's packets.
     pub mark: u32,
     /// The present key of the pool, and perhaps the key before.
     pub keys: Vec<PoolKey>,
@@ -539,7 +539,7 @@ impl MemberPlane {
 }
 
 /// In the order of `enum object_counter`.
-const COUNTERS: [&str; 18] = [
+const COUNTERS: [&str; 19] = [
     "translated_in",
     "translated_out",
     "withheld",
@@ -558,6 +558,7 @@ const COUNTERS: [&str; 18] = [
     "events_lost",
     "forwarded",
     "deferred",
+    "queued",
 ];
 
 fn nanos(time: Duration) -> u64 {

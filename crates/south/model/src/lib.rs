@@ -79,8 +79,8 @@ pub use packet::Packet;
 pub use protocol::{Digest, DigestSeed};
 pub use restored::{newest_records, restored_flow};
 pub use south::{
-    Counters, Event, EventKind, MARK_CLIENT_SPACE, MARK_FROM_SERVER, MARK_SERVER_SPACE,
-    MARK_TO_CLIENT, MARK_TO_NEIGHBOUR, Service, Settings, SouthSide, Verdict,
+    Counters, Event, EventKind, MARK_CLIENT_SPACE, MARK_FROM_SERVER, MARK_QUEUED,
+    MARK_SERVER_SPACE, MARK_TO_CLIENT, MARK_TO_NEIGHBOUR, Service, Settings, SouthSide, Verdict,
 };
 pub use tolerance::{DEFAULT_FIELDS, EXPECT_CHUNK, Expect, expectations};
 pub use types::UnprotectedReason;

@@ -33,7 +33,7 @@ const HOP_BY_HOP: u8 = 0;
 pub struct Packet {
     /// The IP packet; bytes behind the end (padding of the link) are ignored.
     pub bytes: Vec<u8>,
-    /// Mark of the sender: 0, or one of the seven marks of the service, or a foreign mark.
+    /// Mark of the sender: 0, or one of the eight marks of the service, or a foreign mark.
     pub mark: u32,
     /// The interface on which the packet comes in or goes out.
     pub ifindex: u32,

@@ -215,7 +215,7 @@ fn any_segment() -> impl Strategy<Value = Spec> {
         proptest::collection::vec(any::<u8>(), 0..=40),
     ];
     let payload = proptest::collection::vec(any::<u8>(), 0..60);
-    let mark = prop_oneof![8 => Just(0), 1 => MARK..MARK + 7];
+    let mark = prop_oneof![8 => Just(0), 1 => MARK..MARK + 8];
     (
         near(),
         near(),

@@ -37,7 +37,9 @@ pub(crate) const MARK_TO_LOGGER: u32 = 4;
 pub const MARK_TO_NEIGHBOUR: u32 = 5;
 /// For the client, to be translated like the server's own; the link address of the neighbour is still unknown.
 pub const MARK_FROM_SERVER: u32 = 6;
-pub(crate) const MARKS: u32 = 7;
+/// In a pool: for the server, a request that has waited for its turn.
+pub const MARK_QUEUED: u32 = 7;
+pub(crate) const MARKS: u32 = 8;
 
 /// Size of the event ring and of a record in the ring (`struct event`), bytes.
 const EVENT_RING: usize = 1 << 20;
@@ -50,7 +52,7 @@ pub struct Settings {
     pub heartbeat_timeout_ns: u64,
     /// Which ends of processes are crashes.
     pub crash_on: CrashOn,
-    /// First of the seven marks of the service's packets.
+    /// First of the eight marks of the service's packets.
     pub mark: u32,
     /// Outstream bytes recorded at the beginning of each turn.
     pub verify_head: u32,

@@ -10,7 +10,7 @@ use objects::{
     PoolKey,
     flaws::Flaws,
     plane::{
-        Event, MARK_CLIENT_SPACE, MARK_SERVER_SPACE, MARK_TO_CLIENT, Packet, Plane, SegmentCopy,
+        Event, MARK_FROM_SERVER, MARK_SERVER_SPACE, MARK_TO_CLIENT, Packet, Plane, SegmentCopy,
         Settings, Verdict,
     },
     revivals::Ended,
@@ -247,11 +247,20 @@ impl Member {
     fn send_on(
         &mut self,
         bytes: Vec<u8>,
+        mark: u32,
         around: &mut Around<'_>,
         sent: &mut Sent,
     ) -> Result<(), Broken> {
-        let packet = packet_of(bytes, MARK_BASE + MARK_CLIENT_SPACE);
+        let packet = packet_of(bytes, MARK_BASE + mark);
         self.ingress(packet, around, sent)
+    }
+
+    /// A packet of user space in the numbers of the server's socket.
+    fn say_as_server(&mut self, bytes: Vec<u8>, around: &Around<'_>, sent: &mut Sent) {
+        let mut packet = packet_of(bytes, MARK_BASE + MARK_FROM_SERVER);
+        if self.plane.egress(&mut packet, self.reading(around)) == Verdict::RedirectNeighbour {
+            self.depart(packet.bytes, around, sent);
+        }
     }
 
     fn ingress(

@@ -31,8 +31,8 @@ use super::packet::{
 use super::request::{advance_nxt, on_server_payload, sent_end};
 use super::turned::self_ack;
 use super::{
-    CopyKind, Counter, MARK_CLIENT_SPACE, MARK_FROM_SERVER, MARK_SERVER_SPACE, MARK_TO_CLIENT,
-    MARK_TO_NEIGHBOUR, Plane, Shared, Verdict, advance,
+    CopyKind, Counter, Event, MARK_CLIENT_SPACE, MARK_FROM_SERVER, MARK_QUEUED, MARK_SERVER_SPACE,
+    MARK_TO_CLIENT, MARK_TO_NEIGHBOUR, Plane, Shared, Verdict, advance,
 };
 use crate::flow::{Flow, Mode, POOL_WINDOW_SCALE, Phase, Server};
 use crate::timestamp::Timestamp;
@@ -43,7 +43,7 @@ pub(super) fn egress(plane: &mut Plane, packet: &mut Packet, now: Duration) -> V
     let base = plane.shared.settings.mark;
     let mark = packet.mark.wrapping_sub(base);
     match mark {
-        MARK_CLIENT_SPACE | MARK_SERVER_SPACE => return Verdict::RedirectIngress,
+        MARK_CLIENT_SPACE | MARK_SERVER_SPACE | MARK_QUEUED => return Verdict::RedirectIngress,
         MARK_TO_CLIENT | MARK_TO_NEIGHBOUR if plane.shared.is_fenced(now) => {
             plane.shared.count(Counter::Fenced);
             return Verdict::Drop;
@@ -185,8 +185,13 @@ fn egress_flow(
     {
         header[at] = POOL_WINDOW_SCALE;
     }
+    let was_answered = flow.turn.is_answered();
     if len > 0 {
         advance_nxt(flow, payload_end, seq + len);
+    }
+    // The client's TCP may delay its acknowledgement, for which the client's next request waits.
+    if flow.client.has_queue && !was_answered && flow.turn.is_answered() {
+        shared.events.push_back(Event::Answered { key });
     }
     if segment.has(Flags::FIN) {
         flow.turn.on_server_fin();

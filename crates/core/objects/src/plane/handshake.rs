@@ -137,6 +137,7 @@ impl HalfOpen {
                 window_scale: self.client_window_scale,
                 has_timestamps: self.has_timestamps,
                 has_sack: self.has_sack,
+                has_queue: false,
                 segment_size: self.segment_size,
                 options,
             },

@@ -10,6 +10,8 @@
 //! | first ACK of the SYN-ACK | the handshake becomes a flow |
 //! | RST of a handshake | passes, if the number is exact |
 //! | of a flow, first bytes of a request | a turn begins |
+//! | of a flow, bytes behind the request under way | copied for user space, until the turn is over |
+//! | of a flow, part of a request, with a store | copied for user space, until the rest has come |
 //! | of a flow, acknowledgement of the whole response | the turn ends: the client hears that the request has arrived |
 //! | of a flow | translated |
 //! | of a flow that is being revived, or whose server has died | copied for user space |
@@ -31,7 +33,8 @@ use super::packet::{
 use super::request::{is_overdue, last_ack, on_client_payload, on_repeated_request};
 use super::turned::make_ack;
 use super::{
-    CopyKind, Counter, MARK_COUNT, MARK_SERVER_SPACE, Plane, Shared, StoreKind, Verdict, advance,
+    CopyKind, Counter, Event, MARK_COUNT, MARK_QUEUED, MARK_SERVER_SPACE, Plane, Shared, StoreKind,
+    Verdict, advance,
 };
 use crate::flow::{Flow, Mode, Phase, RELEASED_MAX, Unprotected};
 use crate::key::PoolKey;
@@ -84,7 +87,7 @@ pub(super) fn ingress(plane: &mut Plane, packet: &mut Packet, now: Duration) -> 
         promote(plane, key, &segment);
     }
     if plane.flows.contains_key(&key) {
-        return ingress_flow(plane, packet, key, &segment, now);
+        return ingress_flow(plane, packet, key, &segment, (ours == MARK_QUEUED, now));
     }
     if segment.has(Flags::RST)
         && let Some(verdict) = ingress_reset(plane, packet, key, &segment)
@@ -109,7 +112,7 @@ fn ingress_flow(
     packet: &mut Packet,
     key: FlowKey,
     segment: &Segment,
-    now: Duration,
+    (is_queued, now): (bool, Duration),
 ) -> Verdict {
     let Some(flow) = plane.flows.get_mut(&key) else {
         return Verdict::Next;
@@ -160,10 +163,16 @@ fn ingress_flow(
     if has_ended {
         let (start, end) = (flow.turn.request_start, flow.turn.request_end);
         flow.states.agreed = flow.states.agreed.moved(start, end);
+        if flow.client.has_queue {
+            plane.shared.events.push_back(Event::TurnOver { key });
+        }
     }
     if segment.payload_len > 0 && end.after(flow.client.nxt) {
-        let payload = segment.payload(&packet.bytes);
-        on_client_payload(&mut plane.shared, key, flow, segment, payload, now);
+        let payload = (segment, segment.payload(&packet.bytes));
+        if on_client_payload(&mut plane.shared, key, flow, payload, is_queued, now) {
+            keep_waiting(&mut plane.shared, packet, key, flow, segment, now);
+            return Verdict::Drop;
+        }
         if flow.turn.request_start == segment.seq && flow.turn.is_guarded {
             let shared = &mut plane.shared;
             shared.copy_beginning(key, CopyKind::Request, packet, segment);
@@ -190,6 +199,23 @@ fn ingress_flow(
         return Verdict::Next;
     };
     translate_in(&mut plane.shared, packet, flow, segment, &options, echo)
+}
+
+/// Bytes wait for their turn: nobody acknowledges these. A repetition of the request under way may be among them.
+fn keep_waiting(
+    shared: &mut Shared,
+    packet: &Packet,
+    key: FlowKey,
+    flow: &mut Flow,
+    segment: &Segment,
+    now: Duration,
+) {
+    flow.client.has_queue = true;
+    shared.count(Counter::Queued);
+    shared.copy(key, CopyKind::Queued, packet, segment);
+    if flow.turn.is_guarded && segment.seq.before(flow.turn.request_end) {
+        on_repeated_request(shared, key, flow, now);
+    }
 }
 
 /// A connection whose server's socket is gone, or waits for late segments (TIME_WAIT).

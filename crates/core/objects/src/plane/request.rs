@@ -123,42 +123,76 @@ fn longest_request(shared: &Shared, client: &Client) -> usize {
     }
 }
 
-/// New bytes of the client.
+/// Why the new bytes of the client are not the next request of the connection, whole and on its own.
+fn misfit(shared: &Shared, flow: &Flow, segment: &Segment, payload: &[u8]) -> Option<Unprotected> {
+    if flow.turn.phase != Phase::Idle {
+        // The rest of a body belongs to the turn.
+        let is_behind = segment.payload_end().after(flow.turn.request_end);
+        return is_behind.then_some(Unprotected::Pipelined);
+    }
+    if segment.seq != flow.client.nxt {
+        return Some(Unprotected::SplitRequest);
+    }
+    if segment.ack != sent_end(&flow.client, &flow.server) {
+        return Some(Unprotected::Pipelined);
+    }
+    match summary(payload) {
+        // Without a store no member can repeat a request of several segments.
+        Err(Unprotected::SplitRequest) if shared.life.store != StoreKind::None => {
+            Some(Unprotected::SplitRequest)
+        }
+        Ok(summary) if payload.len() > summary.len + body_len(&summary) => {
+            Some(Unprotected::Pipelined)
+        }
+        Ok(_) | Err(_) => None,
+    }
+}
+
+fn body_len(summary: &RequestSummary) -> usize {
+    match summary.body {
+        BodyLength::Bytes(len) => usize::try_from(len).unwrap_or(usize::MAX / 2),
+        BodyLength::Chunked | BodyLength::UntilClose => 0,
+    }
+}
+
+/// New bytes of the client. True: the bytes wait for their turn ([`crate::queue`]). `is_queued`: the bytes have waited
+/// already.
 pub(super) fn on_client_payload(
     shared: &mut Shared,
     key: FlowKey,
     flow: &mut Flow,
-    segment: &Segment,
-    payload: &[u8],
+    (segment, payload): (&Segment, &[u8]),
+    is_queued: bool,
+    now: Duration,
+) -> bool {
+    if flow.unprotected.is_some() {
+        return false;
+    }
+    if let Some(reason) = misfit(shared, flow, segment, payload) {
+        if is_queued {
+            shared.lose_protection(key, flow, reason);
+        }
+        return !is_queued;
+    }
+    if flow.turn.phase == Phase::Idle {
+        begin_turn(shared, key, flow, (segment, payload), now);
+    }
+    false
+}
+
+fn begin_turn(
+    shared: &mut Shared,
+    key: FlowKey,
+    flow: &mut Flow,
+    (segment, payload): (&Segment, &[u8]),
     now: Duration,
 ) {
-    if flow.unprotected.is_some() {
-        return;
-    }
-    if flow.turn.phase != Phase::Idle {
-        // The rest of a body belongs to the turn.
-        if segment.payload_end().after(flow.turn.request_end) {
-            shared.lose_protection(key, flow, Unprotected::Pipelined);
-        }
-        return;
-    }
-    let begun = if segment.seq != flow.client.nxt {
-        Err(Unprotected::SplitRequest)
-    } else if segment.ack != sent_end(&flow.client, &flow.server) {
-        Err(Unprotected::Pipelined)
-    } else {
-        summary(payload)
-    };
-    let begun = begun.and_then(|summary| {
+    let begun = summary(payload).and_then(|summary| {
         let number = flow.turn.number;
         let asked_at = if number == 0 { flow.turn.asked_at } else { now };
         let mut turn = Turn::begun_by(&summary, number, segment.seq, segment.ack, asked_at);
         turn.is_guarded &= flow.client.has_timestamps || shared.life.store == StoreKind::Indexed;
-        let is_more = segment.payload_end().0.wrapping_sub(segment.seq.0)
-            > turn.request_end.0.wrapping_sub(segment.seq.0);
-        if is_more {
-            Err(Unprotected::Pipelined)
-        } else if turn.is_guarded && summary.has_suffix && shared.life.store == StoreKind::None {
+        if turn.is_guarded && summary.has_suffix && shared.life.store == StoreKind::None {
             // Where the last bytes begin is in the record alone.
             Err(Unprotected::OwnRange)
         } else if turn.is_guarded && payload.len() > longest_request(shared, &flow.client) {

@@ -87,6 +87,7 @@ fn base(
             window_scale: agreed.window_scale.unwrap_or(0),
             has_timestamps: agreed.has_timestamps,
             has_sack: agreed.has_sack,
+            has_queue: false,
             segment_size: agreed.segment_size,
             options,
         },

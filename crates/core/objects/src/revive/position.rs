@@ -7,10 +7,10 @@ use wire::{FlowKey, Segment, SeqNumber};
 
 use super::Rules;
 use crate::flaws::Flaws;
-use crate::flow::RELEASED_MAX;
 use crate::head::version_hash;
 use crate::isn::{self, Slot};
 use crate::key::PoolKey;
+use crate::queue::FLOW_LEN_MAX;
 use crate::record::{Record, StoredTurn};
 use crate::timestamp::{
     ClientOptions, FAR_POSITIONS, LaterPosition, NEAR_POSITIONS, STORED_TURNS, State, version_word,
@@ -255,19 +255,12 @@ impl Position {
         let acked = acked.ok_or(PositionError::OtherRecord)?;
         let end = turn.request_end();
         let has_all = answer.response_len == Some(acked);
-        // A client with the whole response may have sent the next request, of which some bytes were acknowledged.
-        let seq_max = if has_all {
-            end + u32::from(RELEASED_MAX)
-        } else {
-            end
-        };
-        if has_all && segment.payload().is_empty() {
-            return Ok((told.idle(key, flow, end), None));
-        }
-        if segment.seq().after(seq_max) {
+        let behind = segment.seq().distance_from(end).unwrap_or(0);
+        if usize::try_from(behind).is_ok_and(|behind| behind > FLOW_LEN_MAX) {
             return Err(PositionError::NextRequest);
         }
-        if has_all && !segment.seq().before(end) {
+        // Of a client that pipelines, the number of a segment may be behind the request.
+        if has_all && (segment.payload().is_empty() || !segment.seq().before(end)) {
             return Ok((told.idle(key, flow, end), None));
         }
         let offset = acked.checked_sub(answer.header_len.into());

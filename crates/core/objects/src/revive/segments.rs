@@ -85,7 +85,7 @@ fn timestamps(value: u32, echo: u32) -> OptionsBuffer {
     options
 }
 
-fn timestamps_if(has_timestamps: bool, value: u32, echo: u32) -> OptionsBuffer {
+pub(crate) fn timestamps_if(has_timestamps: bool, value: u32, echo: u32) -> OptionsBuffer {
     if has_timestamps {
         timestamps(value, echo)
     } else {
@@ -93,7 +93,7 @@ fn timestamps_if(has_timestamps: bool, value: u32, echo: u32) -> OptionsBuffer {
     }
 }
 
-fn emit(spec: &SegmentSpec<'_>, mode: ChecksumMode) -> Option<Vec<u8>> {
+pub(crate) fn emit(spec: &SegmentSpec<'_>, mode: ChecksumMode) -> Option<Vec<u8>> {
     let mut packet = Vec::new();
     spec.emit(&mut packet, mode).ok()?;
     Some(packet)

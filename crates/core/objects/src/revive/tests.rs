@@ -79,7 +79,7 @@ fn download_is_continued_at_the_clients_byte() {
                 first_echo(0) % (1 << 26),
                 "a second death finds the same state"
             );
-            assert_eq!(Index::of_wire(value).steps_after(Index::new(40)), 31);
+            assert_eq!(Index::of_wire(value).steps_after(Index::new(40)), 30);
             segment.end_seq()
         });
     }

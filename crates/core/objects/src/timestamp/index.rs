@@ -144,11 +144,12 @@ impl EchoTable {
     /// TSval.
     ///
     /// The dead member's newest index is [`MAX_LEAD`] ahead of the echo at most, and an index that is half of the space
-    /// ahead would be refused. One index is between: the next one comes with the next echo.
+    /// ahead would be refused. Two indexes are between: for an acknowledgement, which may be lost, and for the segment
+    /// on its own that follows. The next one comes with the next echo.
     #[must_use]
     pub const fn revived(echoed: Index, tsval: u32) -> Self {
-        let mut table = Self::new(echoed.advanced(MAX_LEAD), tsval);
-        table.echoed = echoed.advanced(1);
+        let mut table = Self::new(echoed.advanced(MAX_LEAD - 1), tsval);
+        table.echoed = echoed;
         table
     }
 
@@ -346,23 +347,31 @@ mod tests {
         assert_eq!(table.assign(departure(92)), Assigned::New(Index::new(31)));
     }
 
-    /// In whatever states the first segments are.
+    /// An acknowledgement and a segment on its own, in whatever states, however often these are sent.
     #[test]
-    fn revived_connection_has_one_index_before_an_echo() {
+    fn revived_connection_has_two_indexes_before_an_echo() {
         for has_new_state in [false, true] {
             let echoed = Index::new(60);
             let dead = echoed.advanced(MAX_LEAD);
             let mut table = EchoTable::revived(echoed, 7);
-            for tsval in 8..100 {
-                let first = table.assign(Departure {
+            let lead = |table: &mut EchoTable, tsval, is_alone| {
+                let departure = Departure {
                     has_new_state,
+                    is_alone,
                     ..departure(tsval)
-                });
-                assert_eq!(first.index().steps_after(dead), 1);
-                assert!(first.index().steps_after(echoed) < INDEX_COUNT / 2);
+                };
+                let index = table.assign(departure).index();
+                assert!(index.steps_after(echoed) < INDEX_COUNT / 2);
+                index.steps_after(dead)
+            };
+            for tsval in 8..100 {
+                assert_eq!(lead(&mut table, tsval, false), 0);
+            }
+            for tsval in 100..200 {
+                assert_eq!(lead(&mut table, tsval, true), 1);
             }
             table.on_echo(echoed.advanced(MAX_LEAD + 1), false);
-            assert!(matches!(table.assign(departure(200)), Assigned::New(_)));
+            assert!(matches!(table.assign(departure(300)), Assigned::New(_)));
         }
     }
 }

@@ -8,7 +8,7 @@ use wire::{
 
 use objects::timestamp::{State, Timestamp};
 
-use crate::pool::Scenario;
+use crate::pool::{Asking, Scenario};
 use crate::server::{self, emit, stamps};
 
 const WINDOW_SCALE: u8 = 7;
@@ -30,7 +30,7 @@ pub(crate) struct Client {
     lengths: Vec<usize>,
     requests: Vec<Vec<u8>>,
     asked: usize,
-    asks_at_once: bool,
+    asking: Asking,
     has_timestamps: bool,
     has_store: bool,
     ts_recent: u32,
@@ -58,7 +58,7 @@ impl Client {
             lengths: lengths.to_vec(),
             requests: (0..lengths.len()).map(server::request).collect(),
             asked: 0,
-            asks_at_once: scenario.client_asks_at_once,
+            asking: scenario.asking,
             has_timestamps: scenario.client_has_timestamps,
             has_store: scenario.store.is_some() && scenario.has_index,
             ts_recent: 0,
@@ -171,32 +171,43 @@ impl Client {
         out
     }
 
-    /// A client sends the next request when it has the whole response before, and waits for the acknowledgement of the
-    /// request before, or does not wait.
     fn may_ask(&self) -> bool {
         let has_all = self.asked == self.ends.len();
-        let is_acked = self.una == self.nxt;
-        self.asked < self.requests.len() && has_all && (is_acked || self.asks_at_once)
+        let is_time = match self.asking {
+            Asking::Acknowledged => has_all && self.una == self.nxt,
+            Asking::AtOnce => has_all,
+            Asking::Pipelined { .. } => true,
+        };
+        self.asked < self.requests.len() && is_time
     }
 
     fn ask(&mut self, now: u64) -> Vec<u8> {
-        let request = self.requests[self.asked].clone();
+        let count = match self.asking {
+            Asking::Pipelined { joined: true } => self.requests.len(),
+            _ => self.asked + 1,
+        };
+        let request = self.requests[self.asked..count].concat();
         let seq = self.nxt;
-        self.asked += 1;
+        self.asked = count;
         self.nxt += u32::try_from(request.len()).expect("small");
         self.rto = RTO_TICKS;
         self.retry_at = now + self.rto;
         self.packet(now, seq, Flags::ACK.union(Flags::PSH), &request)
     }
 
-    /// The first request that is not acknowledged.
+    /// The first segment that is not acknowledged.
     fn unacknowledged(&self) -> Vec<u8> {
         let mut start = self.isn + 1;
-        for request in &self.requests[..self.asked] {
+        for (number, request) in self.requests[..self.asked].iter().enumerate() {
             let end = start + u32::try_from(request.len()).expect("small");
             if end.after(self.una) {
                 let is_told = self.una.distance_from(start).unwrap_or(0);
-                return request[usize::try_from(is_told).expect("small")..].to_vec();
+                let rest = &request[usize::try_from(is_told).expect("small")..];
+                let behind = match self.asking {
+                    Asking::Pipelined { joined: true } => self.requests[number + 1..].concat(),
+                    _ => Vec::new(),
+                };
+                return [rest, &behind].concat();
             }
             start = end;
         }
@@ -228,7 +239,7 @@ impl Client {
             return Vec::new();
         }
         // A call, or Linux: tcp_sequence.
-        let is_call = segment.payload() == [0] && segment.window() == 0;
+        let is_call = segment.payload() == [0];
         if (is_old && is_call)
             || (segment.payload().is_empty() && segment.end_seq().before(self.acked_to))
         {

@@ -16,11 +16,20 @@ mod server;
 
 use proptest::prelude::*;
 
-use pool::{Death, Pool, Scenario};
+use pool::{Asking, Death, Pool, Scenario};
 
 fn death() -> impl Strategy<Value = (u64, Death)> {
     let kind = prop_oneof![Just(Death::Host), Just(Death::Server)];
     (prop_oneof![3 => 1_u64..400, 1 => 1_u64..3000], kind)
+}
+
+fn asking() -> impl Strategy<Value = Asking> {
+    prop_oneof![
+        Just(Asking::Acknowledged),
+        Just(Asking::AtOnce),
+        Just(Asking::Pipelined { joined: false }),
+        Just(Asking::Pipelined { joined: true }),
+    ]
 }
 
 fn scenario() -> impl Strategy<Value = Scenario> {
@@ -29,17 +38,17 @@ fn scenario() -> impl Strategy<Value = Scenario> {
     (
         (any::<u64>(), first, prop::collection::vec(later, 0..4)),
         prop::collection::vec(death(), 0..4),
-        (0_u32..20, 1_u64..40, any::<bool>(), any::<bool>()),
+        (0_u32..20, 1_u64..40, any::<bool>(), asking()),
     )
         .prop_map(
-            |((seed, first, later), deaths, (loss, delay, v6, eager))| Scenario {
+            |((seed, first, later), deaths, (loss, delay, v6, asking))| Scenario {
                 seed,
                 lengths: [vec![first], later].concat(),
                 deaths,
                 loss_percent: loss,
                 delay_ticks: delay,
                 v6,
-                client_asks_at_once: eager,
+                asking,
                 client_has_timestamps: true,
                 store: None,
                 has_index: true,
@@ -95,7 +104,7 @@ fn download_without_deaths_is_whole() {
         loss_percent: 0,
         delay_ticks: 5,
         v6: false,
-        client_asks_at_once: true,
+        asking: Asking::AtOnce,
         client_has_timestamps: true,
         store: None,
         has_index: true,
@@ -116,13 +125,37 @@ fn next_requests_survive_a_death_at_any_tick() {
             loss_percent: 10,
             delay_ticks: 1 + seed % 4,
             v6: false,
-            client_asks_at_once: true,
+            asking: Asking::AtOnce,
             client_has_timestamps: true,
             store: None,
             has_index: true,
         };
         Pool::new(&scenario).run();
     }
+}
+
+/// A client that does not wait for responses.
+#[test]
+fn pipelined_requests_survive_a_death_at_any_tick() {
+    let mut revived = 0;
+    for (tick, joined) in (1..300_u64).flat_map(|tick| [(tick, false), (tick, true)]) {
+        for death in [Death::Host, Death::Server] {
+            let scenario = Scenario {
+                seed: tick,
+                lengths: vec![40_000, 1, 5_000, 12_000],
+                deaths: vec![(tick, death), (tick + 700, death)],
+                loss_percent: 0,
+                delay_ticks: 8,
+                v6: false,
+                asking: Asking::Pipelined { joined },
+                client_has_timestamps: true,
+                store: None,
+                has_index: true,
+            };
+            revived += Pool::new(&scenario).run().revived;
+        }
+    }
+    assert!(revived > 300, "{revived} revivals");
 }
 
 /// Without loss and delay a death at each tick is a death before and behind each packet.
@@ -138,7 +171,7 @@ fn downloads_survive_a_death_at_any_tick() {
                 loss_percent: 0,
                 delay_ticks: 8,
                 v6: true,
-                client_asks_at_once: false,
+                asking: Asking::Acknowledged,
                 client_has_timestamps: true,
                 store: None,
                 has_index: true,
@@ -161,7 +194,7 @@ fn deaths_with_a_store(client_has_timestamps: bool) -> (u32, u32) {
                 loss_percent: 0,
                 delay_ticks: 8,
                 v6: false,
-                client_asks_at_once: false,
+                asking: Asking::Acknowledged,
                 client_has_timestamps,
                 store: Some(3),
                 has_index: true,
@@ -200,7 +233,7 @@ fn deferred_download_outlasts_a_silent_store() {
         loss_percent: 0,
         delay_ticks: 8,
         v6: true,
-        client_asks_at_once: false,
+        asking: Asking::Acknowledged,
         client_has_timestamps: false,
         store: Some(60_000),
         has_index: true,
@@ -220,7 +253,7 @@ fn echo_older_than_its_acknowledgement_mixes_no_bytes() {
         loss_percent: 3,
         delay_ticks: 8,
         v6: false,
-        client_asks_at_once: false,
+        asking: Asking::Acknowledged,
         client_has_timestamps: true,
         store: Some(0),
         has_index: true,
@@ -239,7 +272,7 @@ fn acknowledged_part_of_a_request_without_its_response_costs_no_connection() {
         loss_percent: 7,
         delay_ticks: 32,
         v6: false,
-        client_asks_at_once: true,
+        asking: Asking::AtOnce,
         client_has_timestamps: true,
         store: None,
         has_index: true,
@@ -257,7 +290,7 @@ fn record_of_the_next_request_tells_that_the_response_before_is_whole() {
         loss_percent: 18,
         delay_ticks: 22,
         v6: true,
-        client_asks_at_once: true,
+        asking: Asking::AtOnce,
         client_has_timestamps: true,
         store: Some(14),
         has_index: true,

@@ -11,9 +11,10 @@ use objects::{
     flow::{Flow, Mode},
     judge::JudgeRules,
     plane::{
-        CopyKind, MARK_FROM_SERVER, MARK_SERVER_SPACE, Packet, Plane, SegmentCopy, Settings,
-        StoreKind, Verdict,
+        CopyKind, Event, MARK_FROM_SERVER, MARK_QUEUED, MARK_SERVER_SPACE, Packet, Plane,
+        SegmentCopy, Settings, StoreKind, Verdict,
     },
+    queue::{self, RequestQueues},
     record::Record,
     revive::{Action, PositionError, Reason, Revival, Rules, SETTLE_TIME, WITHHOLD_MAX},
     timestamp::{ClientOptions, State},
@@ -43,6 +44,17 @@ pub(crate) enum Death {
     Server,
 }
 
+/// When the client sends the next request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Asking {
+    /// The response is whole, and the request before is acknowledged.
+    Acknowledged,
+    /// The response is whole.
+    AtOnce,
+    /// All requests at the beginning, each in a segment, or joined in one.
+    Pipelined { joined: bool },
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct Scenario {
     pub(crate) seed: u64,
@@ -53,8 +65,7 @@ pub(crate) struct Scenario {
     /// Longest way of a packet through the network.
     pub(crate) delay_ticks: u64,
     pub(crate) v6: bool,
-    /// The client does not wait for the acknowledgement of the request before.
-    pub(crate) client_asks_at_once: bool,
+    pub(crate) asking: Asking,
     pub(crate) client_has_timestamps: bool,
     /// The longest delay of a store, if the pool has a store.
     pub(crate) store: Option<u64>,
@@ -97,6 +108,7 @@ struct Member {
     revival: Option<Revival>,
     turns: Turns,
     deferred: DeferredResponses,
+    queues: RequestQueues,
 }
 
 pub(crate) struct Pool {
@@ -141,6 +153,7 @@ impl Pool {
                 revival: None,
                 turns: Turns::default(),
                 deferred: DeferredResponses::default(),
+                queues: RequestQueues::default(),
             },
             store: Store::default(),
             network: BTreeMap::new(),
@@ -302,6 +315,7 @@ impl Pool {
     fn forget_confirmations(&mut self) {
         self.member.turns.clear();
         self.member.deferred.clear();
+        self.member.queues.clear();
         for (_, confirmed_at, _) in &mut self.store.writes {
             *confirmed_at = u64::MAX;
         }
@@ -367,12 +381,7 @@ impl Pool {
                     .give_up_record(&key, turn.number, turn.request_start);
             }
             for bytes in response.packets {
-                let mut packet = self.packet(bytes);
-                packet.mark = MARK_BASE + MARK_FROM_SERVER;
-                if self.member.plane.egress(&mut packet, self.time()) == Verdict::RedirectNeighbour
-                {
-                    self.send(Receiver::Client, vec![packet.bytes]);
-                }
+                self.leave_from_server(bytes);
             }
         }
     }
@@ -413,17 +422,60 @@ impl Pool {
         self.keep_records();
         let now = self.time();
         while let Some(copy) = self.member.plane.take_copy() {
-            if copy.kind == CopyKind::Deferred {
-                self.member.deferred.add(copy, now);
-            } else {
-                self.take(&copy);
+            match copy.kind {
+                CopyKind::Deferred => self.member.deferred.add(copy, now),
+                CopyKind::Queued => {
+                    let segment = copy.segment().expect("a segment");
+                    self.member.queues.add(copy.key, &segment, now);
+                }
+                _ => self.take(&copy),
             }
         }
+        self.pass_requests();
         if let Some(revival) = &mut self.member.revival
             && revival.deadline() <= now
         {
             let actions = revival.on_time(now);
             self.perform(actions);
+        }
+    }
+
+    /// Requests whose turn has come.
+    fn pass_requests(&mut self) {
+        while let Some(event) = self.member.plane.take_event() {
+            match event {
+                Event::TurnOver { key } | Event::Unprotected { key, .. } => {
+                    self.member.queues.wake(&key);
+                }
+                Event::Answered { key } => {
+                    let flow = self.member.plane.flow(&key);
+                    let flow = flow.filter(|_| self.member.queues.knows(&key));
+                    let called = flow.and_then(|flow| queue::call(key, flow));
+                    called.into_iter().for_each(|it| self.leave_from_server(it));
+                }
+                _ => {}
+            }
+        }
+        let plane = &self.member.plane;
+        let flow = |key| Ok::<_, Infallible>(plane.flow(&key).cloned());
+        let Ok(passed) = self.member.queues.take_due(self.time(), flow);
+        for bytes in passed.into_iter().flat_map(|it| it.packets) {
+            let mut packet = self.packet(bytes);
+            packet.mark = MARK_BASE + MARK_QUEUED;
+            let verdict = self.member.plane.egress(&mut packet, self.time());
+            assert_eq!(verdict, Verdict::RedirectIngress);
+            if self.member.plane.ingress(&mut packet, self.time()) == Verdict::Next {
+                self.reach_server(&packet.bytes);
+            }
+        }
+    }
+
+    /// A packet of user space in the numbers of the server's socket.
+    fn leave_from_server(&mut self, bytes: Vec<u8>) {
+        let mut packet = self.packet(bytes);
+        packet.mark = MARK_BASE + MARK_FROM_SERVER;
+        if self.member.plane.egress(&mut packet, self.time()) == Verdict::RedirectNeighbour {
+            self.send(Receiver::Client, vec![packet.bytes]);
         }
     }
 

@@ -15,4 +15,5 @@
 #define MARK_TO_LOGGER 4    /* for the logger, as it is */
 #define MARK_TO_NEIGHBOUR 5 /* for the client, as it is; the link address of its neighbour is still to be found */
 #define MARK_FROM_SERVER 6  /* for the client, to be translated like the server's own; the same */
-#define MARKS 7
+#define MARK_QUEUED 7       /* for the server, to be translated like the client's own: a request that has waited for its turn */
+#define MARKS 8

@@ -152,7 +152,8 @@ struct object_flow {
 	__u8 has_timestamps;
 	__u8 owes_ack;   /* the next pure ACK leaves: a segment of the client needs an answer */
 	__u8 has_sack;
-	__u8 pad[3];
+	__u8 has_queue;  /* bytes of the client have waited for their turn: user space hears of each turn */
+	__u8 pad[2];
 	__u16 segment_size; /* the client's largest */
 };
 
@@ -199,6 +200,8 @@ enum object_event_kind {
 	OBJECT_LISTENING = 2, /* the server listens */
 	OBJECT_UNPROTECTED = 3,
 	OBJECT_REPEATED = 4, /* the client has sent a guarded request again */
+	OBJECT_ANSWERED = 5, /* the response has left, and bytes of the client may wait for their turn */
+	OBJECT_TURN_OVER = 6, /* the turn is over, and bytes of the client may wait for their turn */
 };
 
 struct object_event {
@@ -224,6 +227,7 @@ enum object_copy_kind {
 	COPY_REQUEST = 4,  /* of a client: a guarded request */
 	COPY_RESPONSE = 5, /* of the server: the head of its response */
 	COPY_DEFERRED = 6,     /* of the server: for a client without timestamps, before the record is stored */
+	COPY_QUEUED = 7,   /* of a client: bytes behind the request under way, or a part of a request */
 };
 
 struct object_copy {
@@ -254,6 +258,7 @@ enum object_counter {
 	OBJECTS_EVENTS_LOST,
 	OBJECTS_FORWARDED,    /* segments of connections that other members serve */
 	OBJECTS_DEFERRED,         /* segments of the server that wait for the store */
+	OBJECTS_QUEUED,       /* segments of clients that wait for their turn */
 	OBJECTS_COUNTERS,
 };
 

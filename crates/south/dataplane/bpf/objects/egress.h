@@ -180,8 +180,12 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct member *m, 
 	}
 	if ((p->flags & TCP_SYN) && o.window_scale_at)
 		s->header.edit[in_header(o.window_scale_at + 2)] = POOL_WINDOW_SCALE;
+	bool was_answered = is_answered(&f->turn);
 	if (len)
 		advance_nxt(f, seq + p->payload_len, end);
+	/* The client's TCP may delay its acknowledgement, for which the client's next request waits. */
+	if (f->has_queue && !was_answered && is_answered(&f->turn))
+		tell(m, OBJECT_ANSWERED, key, 0, 0);
 	if (p->flags & TCP_FIN)
 		on_server_fin(f);
 	if (!commit_edit(skb, s, p))
@@ -212,7 +216,7 @@ int egress(struct __sk_buff *skb)
 	if (!m)
 		return TCX_NEXT;
 	__u32 ours = skb->mark - m->mark;
-	if (ours == MARK_SERVER_SPACE || ours == MARK_CLIENT_SPACE)
+	if (ours == MARK_SERVER_SPACE || ours == MARK_CLIENT_SPACE || ours == MARK_QUEUED)
 		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 	if (ours == MARK_TO_CLIENT || ours == MARK_TO_NEIGHBOUR) {
 		if (fenced(m)) {

@@ -11,6 +11,8 @@
  *   first ACK of the SYN-ACK                    -> the embryo becomes a flow
  *   RST of an embryo                            -> the server's TCP, if the number is exact
  *   flow, first bytes of a request              -> a turn begins
+ *   flow, bytes behind the request under way    -> user space, until the turn is over
+ *   flow, part of a request, with a store       -> user space, until the rest has come
  *   flow, acknowledgement of the whole response -> the turn ends: the client hears that the request has arrived
  *   flow                                        -> translated
  *   flow that is being revived                  -> user space
@@ -228,8 +230,22 @@ static __always_inline void note_client(struct object_flow *f, const struct obje
 	f->client_window = p->window;
 }
 
+/* Bytes wait for their turn: nobody acknowledges them. A repetition of the request under way may be among them. */
+static __always_inline int keep_waiting(struct __sk_buff *skb, struct member *m, const struct flow_key *key,
+					struct object_flow *f, const struct packet *p)
+{
+	const struct object_turn *t = &f->turn;
+	f->has_queue = 1;
+	count(OBJECTS_QUEUED);
+	copy_segment(skb, key, p->ip_len, COPY_QUEUED);
+	if (t->is_guarded && before(p->seq, t->request_end))
+		on_repeated_request(m, key, f);
+	return TCX_DROP;
+}
+
 static __always_inline int ingress_flow(struct __sk_buff *skb, struct member *m, struct object_scratch *s,
-					const struct flow_key *key, struct object_flow *f, const struct packet *p)
+					const struct flow_key *key, struct object_flow *f, const struct packet *p,
+					bool is_queued)
 {
 	struct options o = find_options(&s->header, p, false);
 	if (f->mode == OBJECT_FOREIGN)
@@ -262,10 +278,14 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct member *m,
 	/* The acknowledgement first: the next request may come with it. */
 	bool was_guarded = f->turn.is_guarded;
 	bool has_ended = on_client_ack(f, p->ack, p->seq + p->payload_len);
-	if (p->payload_len && after(p->seq + p->payload_len, f->client_nxt))
-		on_client_payload(skb, m, key, f, p);
-	else if (p->payload_len && f->turn.is_guarded && after(p->seq + p->payload_len, f->turn.request_start))
+	if (has_ended && f->has_queue)
+		tell(m, OBJECT_TURN_OVER, key, 0, 0);
+	if (p->payload_len && after(p->seq + p->payload_len, f->client_nxt)) {
+		if (on_client_payload(skb, m, key, f, p, is_queued))
+			return keep_waiting(skb, m, key, f, p);
+	} else if (p->payload_len && f->turn.is_guarded && after(p->seq + p->payload_len, f->turn.request_start)) {
 		on_repeated_request(m, key, f);
+	}
 	/* A pure ACK or a FIN behind a lost request tells nothing of the request. */
 	if (p->payload_len || p->seq == f->client_nxt)
 		advance(&f->client_nxt, p->seq + sequence_len(p));
@@ -381,7 +401,7 @@ int ingress(struct __sk_buff *skb)
 	if (!f)
 		f = promote(m, s, &key, &p);
 	if (f)
-		return ingress_flow(skb, m, s, &key, f, &p);
+		return ingress_flow(skb, m, s, &key, f, &p, ours == MARK_QUEUED);
 	struct object_embryo *e = p.flags & TCP_RST ? bpf_map_lookup_elem(&embryos, &key) : NULL;
 	struct object_tombstone *t = bpf_map_lookup_elem(&tombstones, &key);
 	bool waits = t && bpf_ktime_get_ns() - t->closed_ns < TOMBSTONE_NS;

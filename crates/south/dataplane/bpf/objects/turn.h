@@ -44,7 +44,7 @@ static __always_inline __u32 last_ack(const struct object_flow *f)
 }
 
 /* Why a request cannot be guarded; 0 if it can. */
-static __always_inline __u8 objection(const struct request_head *head, const struct packet *p)
+static __always_inline __u8 objection(const struct request_head *head)
 {
 	if (head->verdict == HEAD_PARTIAL)
 		return OBJECT_SPLIT_REQUEST;
@@ -56,8 +56,6 @@ static __always_inline __u8 objection(const struct request_head *head, const str
 		return OBJECT_MULTIPART;
 	if (head->body != BODY_BYTES || head->body_len > LARGEST_WINDOW)
 		return OBJECT_METHOD;
-	if (p->payload_len > head->len + head->body_len)
-		return OBJECT_PIPELINED;
 	return OBJECT_PROTECTED;
 }
 
@@ -72,27 +70,41 @@ static __always_inline __u32 longest_request(const struct member *m, const struc
 	return size > options ? size - options : 0;
 }
 
-/* New bytes of the client. */
-static __always_inline void on_client_payload(struct __sk_buff *skb, struct member *m, const struct flow_key *key,
-					      struct object_flow *f, const struct packet *p)
+/* The bytes are not a whole request on its own, the next of the connection. `is_queued`: they have waited already. True:
+ * they wait for their turn (objects::queue). */
+static __always_inline bool must_wait(struct member *m, const struct flow_key *key, struct object_flow *f, __u8 reason,
+				      bool is_queued)
+{
+	if (!is_queued)
+		return true;
+	lose_protection(m, key, f, reason);
+	return false;
+}
+
+/* New bytes of the client. True: they wait for their turn. */
+static __always_inline bool on_client_payload(struct __sk_buff *skb, struct member *m, const struct flow_key *key,
+					      struct object_flow *f, const struct packet *p, bool is_queued)
 {
 	__u32 end = p->seq + p->payload_len;
 	struct object_turn *t = &f->turn;
 	if (f->unprotected)
-		return;
+		return false;
 	if (t->phase != OBJECT_IDLE) {
 		/* The rest of a body belongs to the turn. */
-		if (after(end, t->request_end))
-			lose_protection(m, key, f, OBJECT_PIPELINED);
-		return;
+		return after(end, t->request_end) && must_wait(m, key, f, OBJECT_PIPELINED, is_queued);
 	}
-	if (p->seq != f->client_nxt || p->ack != sent_end(f)) {
-		lose_protection(m, key, f, p->seq != f->client_nxt ? OBJECT_SPLIT_REQUEST : OBJECT_PIPELINED);
-		return;
-	}
+	if (p->seq != f->client_nxt)
+		return must_wait(m, key, f, OBJECT_SPLIT_REQUEST, is_queued);
+	if (p->ack != sent_end(f))
+		return must_wait(m, key, f, OBJECT_PIPELINED, is_queued);
 	struct request_head head = {};
 	scan_request(skb, payload_at(p), p->payload_len, &head);
-	__u8 reason = objection(&head, p);
+	/* Without a store no member can repeat a request of several segments. */
+	if (head.verdict == HEAD_PARTIAL && m->store)
+		return must_wait(m, key, f, OBJECT_SPLIT_REQUEST, is_queued);
+	__u8 reason = objection(&head);
+	if (!reason && p->payload_len > head.len + head.body_len)
+		return must_wait(m, key, f, OBJECT_PIPELINED, is_queued);
 	bool is_guarded = head.method == METHOD_GET && !head.body_len && (f->has_timestamps || m->store == STORE_INDEXED);
 	/* Where the last bytes begin is in the record alone. */
 	if (!reason && is_guarded && !m->store && (head.flags & REQUEST_SUFFIX))
@@ -101,7 +113,7 @@ static __always_inline void on_client_payload(struct __sk_buff *skb, struct memb
 		reason = OBJECT_SPLIT_REQUEST;
 	if (reason) {
 		lose_protection(m, key, f, reason);
-		return;
+		return false;
 	}
 	t->request_start = p->seq;
 	t->request_end = p->seq + head.len + (__u32)head.body_len;
@@ -121,6 +133,7 @@ static __always_inline void on_client_payload(struct __sk_buff *skb, struct memb
 	t->phase = OBJECT_ASKED;
 	if (m->store && t->is_guarded)
 		copy_turn(skb, key, p->ip_len, COPY_REQUEST, BPF_RB_NO_WAKEUP);
+	return false;
 }
 
 /* Bytes of a guarded request that are acknowledged with its response: objects::flow::released_with_response. */
@@ -241,6 +254,12 @@ static __always_inline void advance_nxt(struct object_flow *f, __u32 payload_end
 	advance(&f->nxt, end);
 	if (f->nxt - f->floor > LARGEST_WINDOW)
 		f->floor = f->nxt - LARGEST_WINDOW;
+}
+
+/* The whole response has left. */
+static __always_inline bool is_answered(const struct object_turn *t)
+{
+	return t->phase == OBJECT_BODY && t->sent >= t->response_len;
 }
 
 /* The server ends the response by closing. */

@@ -33,7 +33,7 @@ pub struct Settings {
     pub verify_head: u32,
     /// Key and rate of digests of output beyond the recorded heads; `None`: no digests are taken.
     pub digests: Option<south_model::Digests>,
-    /// First of the seven marks of the service's packets.
+    /// First of the eight marks of the service's packets.
     pub mark: u32,
     /// In which version frames are written into the ring ([`Dataplane::set_mirror_version`]).
     pub mirror_version: u8,

@@ -57,6 +57,7 @@ impl From<&Flow> for abi::object_flow {
             has_timestamps: client.has_timestamps.into(),
             owes_ack: server.owes_ack.into(),
             has_sack: client.has_sack.into(),
+            has_queue: client.has_queue.into(),
             segment_size: client.segment_size,
             ..Default::default()
         }
@@ -75,6 +76,7 @@ pub(super) fn flow_of(raw: &abi::object_flow) -> Option<Flow> {
             window_scale: raw.client_window_scale,
             has_timestamps: raw.has_timestamps != 0,
             has_sack: raw.has_sack != 0,
+            has_queue: raw.has_queue != 0,
             segment_size: raw.segment_size,
             options: ClientOptions::of_number(raw.options),
         },

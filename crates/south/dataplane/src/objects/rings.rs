@@ -49,6 +49,16 @@ pub enum ObjectEventKind {
         /// Number of the repeated segment.
         seq: SeqNumber,
     },
+    /// The response has left, and bytes of the client may wait for their turn.
+    Answered {
+        /// The connection.
+        key: FlowKey,
+    },
+    /// The turn is over, and bytes of the client may wait for their turn.
+    TurnOver {
+        /// The connection.
+        key: FlowKey,
+    },
 }
 
 /// A copy of a segment.
@@ -134,6 +144,12 @@ fn event_of(record: &[u8]) -> Option<ObjectEvent> {
             key: raw.key.into(),
             seq: SeqNumber(raw.seq),
         },
+        abi::object_event_kind::OBJECT_ANSWERED => ObjectEventKind::Answered {
+            key: raw.key.into(),
+        },
+        abi::object_event_kind::OBJECT_TURN_OVER => ObjectEventKind::TurnOver {
+            key: raw.key.into(),
+        },
         _ => return None,
     };
     Some(ObjectEvent {
@@ -156,6 +172,7 @@ fn copy_of(record: &[u8]) -> Option<ObjectCopy<'_>> {
             abi::object_copy_kind::COPY_REQUEST => CopyKind::Request,
             abi::object_copy_kind::COPY_RESPONSE => CopyKind::Response,
             abi::object_copy_kind::COPY_DEFERRED => CopyKind::Deferred,
+            abi::object_copy_kind::COPY_QUEUED => CopyKind::Queued,
             _ => return None,
         },
         interface: raw.ifindex,

@@ -9,7 +9,8 @@ use objects::{
     budget::Budget,
     flow::{Flow, Mode},
     judge::JudgeRules,
-    plane::{CopyKind, Event, Plane, SegmentCopy},
+    plane::{CopyKind, Event, MARK_CLIENT_SPACE, MARK_QUEUED, Plane, SegmentCopy},
+    queue::{self, RequestQueues},
     revivals::{Programs, Revivals},
     revive::{PositionError, Rules, SETTLE_TIME, WITHHOLD_MAX},
     timestamp::index::{EchoParts, EchoTable},
@@ -58,6 +59,7 @@ pub(super) struct UserSpace {
     others: BTreeMap<u64, IpAddr>,
     revivals: Revivals,
     repetitions: Repetitions,
+    queues: RequestQueues,
     accepts: bool,
     /// When the server is started; `None`: a process runs, as far as is known.
     starts_at: Option<u64>,
@@ -159,6 +161,7 @@ impl UserSpace {
             others: BTreeMap::new(),
             revivals,
             repetitions: Repetitions::default(),
+            queues: RequestQueues::default(),
             accepts: false,
             starts_at: Some(now),
             listens: false,
@@ -232,7 +235,9 @@ impl Member {
         let input = if has_input { now } else { u64::MAX };
         let revivals = clock(space.revivals.deadline());
         let claims = clock(space.claiming.deadline());
-        let due = input.min(server).min(membership).min(revivals).min(claims);
+        let queues = clock(space.queues.deadline());
+        let due = [input, server, membership, revivals, claims, queues];
+        let due = due.into_iter().min().unwrap_or(now);
         due.max(space.runs_next).max(space.stopped_until)
     }
 
@@ -249,6 +254,7 @@ impl Member {
         self.poll_pool(around, sent)?;
         self.receive_claims(around, sent)?;
         self.take_copies(around, sent)?;
+        self.pass_requests(around, sent)?;
         let now = self.reading(around);
         self.with_revivals(around, sent, |revivals, programs| {
             let Ok(ended) = revivals.poll(programs, now);
@@ -262,7 +268,11 @@ impl Member {
                 Event::Death if self.user_space.starts_at.is_none() => {
                     self.server_died(around, sent)?;
                 }
-                Event::Death | Event::Listening | Event::Unprotected { .. } => {}
+                Event::Death | Event::Listening => {}
+                Event::Unprotected { key, .. } | Event::TurnOver { key } => {
+                    self.user_space.queues.wake(&key);
+                }
+                Event::Answered { key } => self.hasten(key, around, sent),
                 Event::Repeated { key, seq } => {
                     let now = self.reading(around);
                     let repetitions = &mut self.user_space.repetitions;
@@ -279,6 +289,7 @@ impl Member {
 
     fn server_died(&mut self, around: &mut Around<'_>, sent: &mut Sent) -> Result<(), Broken> {
         self.plane.gate();
+        self.user_space.queues.clear();
         let output = self.server.crash();
         self.leave(output, around, sent)?;
         let incarnation = self.user_space.rules.incarnation;
@@ -395,6 +406,7 @@ impl Member {
             let Ok(ended) = revivals.drop_connections(programs, now);
             ended
         })?;
+        self.user_space.queues.clear();
         let output = self.server.clear();
         self.leave(output, around, sent)
     }
@@ -425,6 +437,11 @@ impl Member {
         let now = self.reading(around);
         while let Some(copy) = self.user_space.copies.pop_front() {
             let space = &mut self.user_space;
+            if copy.kind == CopyKind::Queued {
+                let segment = copy.segment();
+                segment.map(|segment| space.queues.add(copy.key, &segment, now));
+                continue;
+            }
             let is_claimed = copy.kind != CopyKind::Unknown || space.revivals.knows(&copy.key);
             if is_claimed || around.scenario.has(PoolFlaw::ClaimsIgnored) {
                 self.revive(&copy, around, sent)?;
@@ -435,6 +452,27 @@ impl Member {
         }
         let due = self.user_space.claiming.due(now);
         self.user_space.say_claims(due, sent);
+        Ok(())
+    }
+
+    /// A response has left whose end the next request waits for.
+    fn hasten(&mut self, key: FlowKey, around: &Around<'_>, sent: &mut Sent) {
+        let flow = self.plane.flow(&key);
+        let flow = flow.filter(|_| self.user_space.queues.knows(&key));
+        if let Some(call) = flow.and_then(|flow| queue::call(key, flow)) {
+            self.say_as_server(call, around, sent);
+        }
+    }
+
+    /// Requests whose turn has come.
+    fn pass_requests(&mut self, around: &mut Around<'_>, sent: &mut Sent) -> Result<(), Broken> {
+        let now = self.reading(around);
+        let plane = &self.plane;
+        let flow = |key| Ok::<_, Infallible>(plane.flow(&key).cloned());
+        let Ok(passed) = self.user_space.queues.take_due(now, flow);
+        for packet in passed.into_iter().flat_map(|it| it.packets) {
+            self.send_on(packet, MARK_QUEUED, around, sent)?;
+        }
         Ok(())
     }
 
@@ -451,7 +489,7 @@ impl Member {
                 Some(None) => {}
                 Some(Some(to)) => {
                     self.plane.forward(segment.key, to);
-                    self.send_on(segment.packet, around, sent)?;
+                    self.send_on(segment.packet, MARK_CLIENT_SPACE, around, sent)?;
                 }
             }
         }
@@ -504,7 +542,7 @@ impl Member {
             self.reach_server(&packet, around, sent)?;
         }
         for packet in passed_on {
-            self.send_on(packet, around, sent)?;
+            self.send_on(packet, MARK_CLIENT_SPACE, around, sent)?;
         }
         Ok(())
     }

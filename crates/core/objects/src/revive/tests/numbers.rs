@@ -7,6 +7,7 @@ use wire::{ChecksumMode, Flags, IpPacket, SegmentSpec};
 use super::super::*;
 use super::exchange::*;
 use super::records::record;
+use crate::queue::FLOW_LEN_MAX;
 
 fn record_without_timestamps() -> Record {
     let options = StoredOptions {
@@ -94,7 +95,10 @@ fn numbers_beyond_the_record_are_refused() {
     for (seq, ack) in [
         (START - 1, ack),
         (START - 70_000, ack),
-        (request_end() + 1, ack),
+        (
+            request_end() + u32::try_from(FLOW_LEN_MAX).unwrap() + 1,
+            ack,
+        ),
         (START + (1 << 30), ack),
         (request_end(), isn()),
         (request_end(), whole() + 1),

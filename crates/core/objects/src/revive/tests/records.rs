@@ -1,6 +1,7 @@
 //! Revivals with a record of the store.
 
 use super::*;
+use crate::queue::FLOW_LEN_MAX;
 use crate::record::{Record, StoredOptions, StoredTurn};
 
 fn request_end() -> SeqNumber {
@@ -180,14 +181,32 @@ fn client_that_echoes_the_response_before_the_record_is_idle() {
 #[test]
 fn stored_download_with_a_part_of_the_header_or_another_request_is_refused() {
     let record = record(0);
+    let behind_queue = request_end() + u32::try_from(FLOW_LEN_MAX).unwrap() + 1;
     let cases = [
         (request_end(), isn() + 100, PositionError::HeaderPart),
-        (request_end() + 1, ack_at(5), PositionError::NextRequest),
+        (behind_queue, ack_at(5), PositionError::NextRequest),
         (request_end(), isn() - 7, PositionError::OtherRecord),
     ];
     for (seq, ack, error) in cases {
         let begun = begin_with(Ok(&record), (seq, ack, stored_echo(0), &[]));
         assert_eq!(reason(begun), Reason::Position(error));
+    }
+}
+
+/// The client has sent requests behind the request of the record, and says so with each segment.
+#[test]
+fn stored_download_of_a_client_that_pipelines_is_continued() {
+    let record = record(0);
+    for behind in [1, 100, u32::try_from(FLOW_LEN_MAX).unwrap()] {
+        let segment = (
+            request_end() + behind,
+            ack_at(3000),
+            stored_echo(0),
+            &[][..],
+        );
+        let (revival, actions) = begin_with(Ok(&record), segment).unwrap();
+        assert_eq!(revival.offset(), Some(3000));
+        assert!(matches!(actions[..], [Action::ToServer(_)]));
     }
 }
 

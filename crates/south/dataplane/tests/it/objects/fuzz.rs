@@ -10,7 +10,7 @@ use std::{
 
 use objects::{
     flow::{Flow, Mode},
-    plane::{Counter, StoreKind, Verdict},
+    plane::{Counter, MARK_QUEUED, StoreKind, Verdict},
 };
 use proptest::{
     collection::vec,
@@ -93,6 +93,8 @@ struct Sent {
     stamps: Stamps,
     blocks: bool,
     window: u16,
+    /// Of the client: from user space.
+    is_queued: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -152,10 +154,16 @@ fn sent() -> impl Strategy<Value = Sent> {
     let ticks = prop_oneof![4 => 0_u32..40, 1 => any::<u32>()];
     (
         (back(), ack_back(), select(flags.to_vec()), payloads()),
-        (ticks, stamps, any::<bool>(), any::<u16>()),
+        (
+            ticks,
+            stamps,
+            any::<bool>(),
+            any::<u16>(),
+            prop::bool::weighted(0.2),
+        ),
     )
         .prop_map(
-            |((back, ack_back, flags, payload), (ticks, stamps, blocks, window))| Sent {
+            |((back, ack_back, flags, payload), (ticks, stamps, blocks, window, is_queued))| Sent {
                 back,
                 ack_back,
                 flags,
@@ -164,6 +172,7 @@ fn sent() -> impl Strategy<Value = Sent> {
                 stamps,
                 blocks,
                 window,
+                is_queued,
             },
         )
 }
@@ -328,7 +337,12 @@ impl History<'_> {
         let spec = segment(seq - sent.back, ack - sent.ack_back)
             .flags(sent.flags)
             .window(sent.window)
-            .payload(&sent.payload);
+            .payload(&sent.payload)
+            .mark(if sent.is_queued {
+                MARK + MARK_QUEUED
+            } else {
+                0
+            });
         let options = self.options(known, sent, true);
         self.lab.client(spec.options(&options));
     }

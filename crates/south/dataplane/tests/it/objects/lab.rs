@@ -301,6 +301,8 @@ fn event_of(event: &ObjectEvent) -> Event {
         ObjectEventKind::Listening => Event::Listening,
         ObjectEventKind::Unprotected { key, reason } => Event::Unprotected { key, reason },
         ObjectEventKind::Repeated { key, seq } => Event::Repeated { key, seq },
+        ObjectEventKind::Answered { key } => Event::Answered { key },
+        ObjectEventKind::TurnOver { key } => Event::TurnOver { key },
     }
 }
 

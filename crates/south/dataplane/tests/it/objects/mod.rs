@@ -9,5 +9,6 @@ mod handshake;
 mod ingress;
 mod lab;
 mod offloads;
+mod queue;
 mod store;
 mod turns;

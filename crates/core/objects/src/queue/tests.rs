@@ -1,0 +1,297 @@
+use alloc::borrow::ToOwned;
+use alloc::vec;
+use core::convert::Infallible;
+
+use http1::version::VersionCheck;
+use wire::{IpPacket, SynOptions};
+
+use super::*;
+use crate::key::PoolKey;
+use crate::plane::{CopyKind, Event, MARK_QUEUED, Packet, Plane, Settings, StoreKind, Verdict};
+use crate::revive::WITHHOLD_MAX;
+
+const MARK: u32 = 0x0f70_0000;
+const NOW: Duration = Duration::from_secs(1);
+const FIRST: SeqNumber = SeqNumber(7);
+
+fn key() -> FlowKey {
+    FlowKey::new(([10, 0, 0, 3], 4000).into(), ([10, 0, 9, 9], 80).into())
+}
+
+fn packet(spec: &SegmentSpec<'_>) -> Packet {
+    let mut bytes = Vec::new();
+    spec.emit(&mut bytes, ChecksumMode::Full).unwrap();
+    Packet {
+        bytes,
+        mark: 0,
+        interface: 1,
+        checksum: ChecksumMode::Full,
+    }
+}
+
+fn spec<'a>(seq: SeqNumber, ack: SeqNumber, flags: Flags, payload: &'a [u8]) -> SegmentSpec<'a> {
+    SegmentSpec {
+        source: key().client(),
+        destination: key().server(),
+        seq,
+        ack,
+        flags,
+        window: 500,
+        options: &[],
+        payload,
+    }
+}
+
+/// A member with a connection, and the queues of its user space.
+struct Member {
+    plane: Plane,
+    queues: RequestQueues,
+    /// First byte of the server.
+    first: SeqNumber,
+}
+
+impl Member {
+    fn with_connection(store: StoreKind) -> Self {
+        let mut plane = Plane::new(Settings {
+            addresses: vec![key().server()],
+            keys: vec![PoolKey([1; 16])],
+            mark: MARK,
+            version_check: VersionCheck::Etag,
+            is_immutable: false,
+            withhold: WITHHOLD_MAX,
+        });
+        plane.accept(true);
+        plane.set_lease(Duration::from_secs(1 << 30));
+        plane.set_store(store);
+        plane.new_incarnation(1);
+        let options = SynOptions {
+            mss: Some(1460),
+            window_scale: Some(7),
+            sack_permitted: true,
+            timestamps: None,
+        };
+        let options = options.emit();
+        let syn = SegmentSpec {
+            options: options.as_slice(),
+            ..spec(FIRST - 1, SeqNumber(0), Flags::SYN, &[])
+        };
+        assert_eq!(plane.ingress(&mut packet(&syn), NOW), Verdict::Next);
+        let mut synack = packet(&SegmentSpec {
+            source: key().server(),
+            destination: key().client(),
+            ..SegmentSpec {
+                options: options.as_slice(),
+                ..spec(SeqNumber(50), FIRST, Flags::SYN.union(Flags::ACK), &[])
+            }
+        });
+        assert_eq!(plane.egress(&mut synack, NOW), Verdict::Next);
+        let ip = IpPacket::parse(&synack.bytes).unwrap();
+        let first = Segment::of(&ip).unwrap().seq() + 1;
+        Self {
+            plane,
+            queues: RequestQueues::default(),
+            first,
+        }
+    }
+
+    /// A segment of the client arrives. Returns the payload that reaches the server, and user space's share.
+    fn arrives(&mut self, seq: SeqNumber, payload: &[u8], now: Duration) -> Option<Vec<u8>> {
+        let flags = Flags::ACK.union(Flags::PSH);
+        let mut arriving = packet(&spec(seq, self.acked(), flags, payload));
+        let verdict = self.plane.ingress(&mut arriving, now);
+        while let Some(copy) = self.plane.take_copy() {
+            assert_eq!(copy.kind, CopyKind::Queued);
+            self.queues.add(key(), &copy.segment().unwrap(), now);
+        }
+        (verdict == Verdict::Next).then(|| payload.to_owned())
+    }
+
+    fn acked(&self) -> SeqNumber {
+        self.plane
+            .flow(&key())
+            .map_or(self.first, |flow| flow.client.ack)
+    }
+
+    /// The bytes that reach the server now.
+    fn passed(&mut self, now: Duration) -> Vec<Vec<u8>> {
+        while let Some(event) = self.plane.take_event() {
+            if let Event::TurnOver { key } | Event::Unprotected { key, .. } = event {
+                self.queues.wake(&key);
+            }
+        }
+        let plane = &self.plane;
+        let flow = |key| Ok::<_, Infallible>(plane.flow(&key).cloned());
+        let Ok(passed) = self.queues.take_due(now, flow);
+        let mut payloads = Vec::new();
+        for bytes in passed.into_iter().flat_map(|it| it.packets) {
+            let mut queued = Packet {
+                bytes,
+                mark: MARK + MARK_QUEUED,
+                interface: 1,
+                checksum: ChecksumMode::Partial,
+            };
+            assert_eq!(
+                self.plane.egress(&mut queued, now),
+                Verdict::RedirectIngress
+            );
+            assert_eq!(self.plane.ingress(&mut queued, now), Verdict::Next);
+            let ip = IpPacket::parse(&queued.bytes).unwrap();
+            payloads.push(Segment::of(&ip).unwrap().payload().to_vec());
+        }
+        payloads
+    }
+
+    /// The server answers with this response, and the client acknowledges it.
+    fn answers(&mut self, response: &[u8], received: SeqNumber) {
+        let seq = SeqNumber(51) + (self.acked().0.wrapping_sub(self.first.0));
+        let mut response = packet(&SegmentSpec {
+            source: key().server(),
+            destination: key().client(),
+            ..spec(seq, received, Flags::ACK, response)
+        });
+        assert_eq!(self.plane.egress(&mut response, NOW), Verdict::Next);
+        let flow = self.plane.flow(&key()).unwrap();
+        let (nxt, sent) = (flow.client.nxt, flow.server.nxt);
+        let mut ack = packet(&spec(nxt, sent, Flags::ACK, &[]));
+        assert_eq!(self.plane.ingress(&mut ack, NOW), Verdict::Next);
+    }
+
+    fn unprotected(&self) -> Option<crate::flow::Unprotected> {
+        self.plane.flow(&key()).unwrap().unprotected
+    }
+}
+
+const NOT_FOUND: &[u8] = b"HTTP/1.1 404 N\r\nContent-Length: 2\r\n\r\nno";
+
+fn request(number: u32) -> Vec<u8> {
+    alloc::format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n").into_bytes()
+}
+
+fn end_of(requests: u32) -> SeqNumber {
+    FIRST + requests * u32::try_from(request(0).len()).unwrap()
+}
+
+#[test]
+fn joined_requests_reach_the_server_one_by_one() {
+    let mut member = Member::with_connection(StoreKind::Indexed);
+    let joined = [request(1), request(2), request(3)].concat();
+    assert_eq!(member.arrives(FIRST, &joined, NOW), None);
+    for number in 1..=3 {
+        assert_eq!(member.passed(NOW), [request(number)]);
+        assert_eq!(
+            member.passed(NOW),
+            Vec::<Vec<u8>>::new(),
+            "the turn is under way"
+        );
+        member.answers(NOT_FOUND, end_of(number));
+    }
+    assert_eq!(member.passed(NOW), Vec::<Vec<u8>>::new());
+    assert_eq!(member.queues.deadline(), None, "nothing waits");
+    assert_eq!(member.unprotected(), None);
+}
+
+#[test]
+fn request_behind_a_turn_waits_for_its_end() {
+    let mut member = Member::with_connection(StoreKind::Indexed);
+    assert!(member.arrives(FIRST, &request(1), NOW).is_some());
+    // The second of two segments comes first.
+    assert_eq!(member.arrives(end_of(2), &request(3), NOW), None);
+    assert_eq!(member.arrives(end_of(1), &request(2), NOW), None);
+    assert_eq!(member.passed(NOW), Vec::<Vec<u8>>::new());
+    member.answers(NOT_FOUND, end_of(1));
+    assert_eq!(member.passed(NOW), [request(2)]);
+    member.answers(NOT_FOUND, end_of(2));
+    assert_eq!(member.passed(NOW), [request(3)]);
+}
+
+#[test]
+fn parts_of_a_request_are_joined() {
+    let mut member = Member::with_connection(StoreKind::Indexed);
+    let whole = request(1);
+    let (part, rest) = whole.split_at(9);
+    assert_eq!(member.arrives(FIRST, part, NOW), None);
+    assert_eq!(member.passed(NOW), Vec::<Vec<u8>>::new());
+    assert_eq!(member.arrives(FIRST + 9, rest, NOW), None);
+    assert_eq!(member.passed(NOW), [whole]);
+    assert_eq!(member.unprotected(), None);
+}
+
+#[test]
+fn part_without_its_rest_passes_without_protection() {
+    let mut member = Member::with_connection(StoreKind::Indexed);
+    assert_eq!(member.arrives(FIRST, &request(1)[..9], NOW), None);
+    let late = NOW + PART_WAIT_MAX;
+    assert_eq!(
+        member.passed(late - Duration::from_millis(1)),
+        Vec::<Vec<u8>>::new()
+    );
+    assert_eq!(member.queues.deadline(), Some(late));
+    assert_eq!(member.passed(late), [request(1)[..9].to_vec()]);
+    assert_eq!(
+        member.unprotected(),
+        Some(crate::flow::Unprotected::SplitRequest)
+    );
+    assert!(member.arrives(FIRST + 9, &request(1)[9..], late).is_some());
+}
+
+#[test]
+fn bytes_behind_a_lost_protection_pass() {
+    let mut member = Member::with_connection(StoreKind::Indexed);
+    assert!(member.arrives(FIRST, &request(1), NOW).is_some());
+    assert_eq!(member.arrives(end_of(1), &request(2), NOW), None);
+    assert_eq!(member.passed(NOW), Vec::<Vec<u8>>::new());
+    member.answers(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        end_of(1),
+    );
+    assert_eq!(member.passed(NOW), [request(2)]);
+    assert_eq!(
+        member.unprotected(),
+        Some(crate::flow::Unprotected::Chunked)
+    );
+}
+
+#[test]
+fn request_with_a_body_goes_with_the_part_that_is_there() {
+    let mut member = Member::with_connection(StoreKind::Indexed);
+    assert!(member.arrives(FIRST, &request(1), NOW).is_some());
+    let upload = b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nabc";
+    assert_eq!(member.arrives(end_of(1), upload, NOW), None);
+    member.answers(NOT_FOUND, end_of(1));
+    assert_eq!(member.passed(NOW), [upload.to_vec()]);
+    let behind = end_of(1) + u32::try_from(upload.len()).unwrap();
+    assert!(
+        member.arrives(behind, b"defghi", NOW).is_some(),
+        "the rest of the body"
+    );
+    assert_eq!(member.unprotected(), None);
+}
+
+#[test]
+fn repetition_is_known_as_such() {
+    let mut queues = RequestQueues::default();
+    let packet = packet(&spec(FIRST, SeqNumber(9), Flags::ACK, b"GET / HT"));
+    let ip = IpPacket::parse(&packet.bytes).unwrap();
+    let segment = Segment::of(&ip).unwrap();
+    assert!(!queues.add(key(), &segment, NOW));
+    assert!(queues.add(key(), &segment, NOW));
+}
+
+#[test]
+fn bytes_beyond_the_limits_are_left_to_the_client() {
+    let mut queues = RequestQueues::default();
+    for number in 0..100_u32 {
+        let packet = packet(&spec(
+            FIRST + number * 1400,
+            SeqNumber(9),
+            Flags::ACK,
+            &[b'a'; 1400],
+        ));
+        let ip = IpPacket::parse(&packet.bytes).unwrap();
+        queues.add(key(), &Segment::of(&ip).unwrap(), NOW);
+    }
+    assert!(queues.len <= FLOW_LEN_MAX);
+    let gone = |_| Ok::<_, Infallible>(None);
+    assert_eq!(queues.take_due(NOW, gone), Ok(Vec::new()));
+    assert_eq!((queues.len, queues.deadline()), (0, None));
+}
