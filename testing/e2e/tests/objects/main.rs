@@ -7,6 +7,7 @@ mod matrix;
 mod moments;
 mod no_timestamps;
 mod operator;
+mod pipelined;
 mod pool_changes;
 mod programs;
 mod requests;

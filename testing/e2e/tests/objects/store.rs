@@ -84,7 +84,7 @@ fn unacknowledged(pool: &Pool, client: SocketAddr) -> String {
 
 impl Download {
     /// Reads on until the request is acknowledged: the client holds nothing any more.
-    fn read_until_released(&mut self, pool: &Pool) {
+    pub(super) fn read_until_released(&mut self, pool: &Pool) {
         while unacknowledged(pool, self.client()) != "0" {
             assert!(
                 self.bytes.len() < BIG_FILE_BYTES / 2,
