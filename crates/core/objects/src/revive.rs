@@ -17,6 +17,7 @@ mod flow;
 mod numbers;
 mod position;
 mod question;
+mod reason;
 pub(crate) mod segments;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ use self::numbers::of_numbers;
 pub(crate) use self::position::Fit;
 pub use self::position::{Position, PositionError, WITHHOLD_MAX};
 use self::question::{Question, checked, rest, with_beginning};
+pub use self::reason::{Reason, Rejected};
 use self::segments::{Received, has_bytes_behind_hole};
 use crate::flaws::Flaws;
 use crate::flow::{Flow, RELEASED_BEYOND, RELEASED_MAX, Unprotected};
@@ -55,6 +57,13 @@ pub const SETTLE_TIME: Duration = Duration::from_millis(500);
 /// Segments sent to the local server without an answer, before the connection is reset: some seconds. A host that takes
 /// the clients of another is busy.
 const TRIES_MAX: u32 = 32;
+/// Pauses before a server that answers with a failure (5xx) is asked again. A server that has just started may not have
+/// its own servers yet.
+const FAILURE_PAUSES: [Duration; 3] = [
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(400),
+];
 /// How often a revival sees the lowest segment of a client that is not the request of the response: the first time, as
 /// a probe of the tail (RFC 8985), and with the timer, which repeats the lowest of all.
 const LATER_REQUESTS_MAX: u32 = 4;
@@ -95,54 +104,6 @@ pub enum Action {
     },
 }
 
-/// Why a connection cannot be revived.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Reason {
-    /// The client's echo does not tell a position.
-    #[error(transparent)]
-    Position(#[from] PositionError),
-    /// The client's request is not one that can be asked again.
-    #[error("the client's request cannot be repeated: {0}")]
-    Request(Unprotected),
-    /// The client asked for the last bytes of an object, or several ranges.
-    #[error("the client's own range cannot be continued")]
-    OwnRange,
-    /// The answer of the local server.
-    #[error(transparent)]
-    Answer(#[from] Refusal),
-    /// The version of the object is another than the version that the client has a part of.
-    #[error("another version of the object")]
-    Version,
-    /// The object was modified since the download may have begun. The few bits of a timestamp do not tell with
-    /// certainty whether the client has a part of the version before.
-    #[error("the object was modified a short time ago")]
-    Modified,
-    /// The client sends later requests, and never the first that was not acknowledged.
-    #[error("the client does not repeat its first unacknowledged request")]
-    LaterRequest,
-    /// The client sends nothing more.
-    #[error("the client sends no request")]
-    Silent,
-    /// No response is under way. The packet beside, if any, closes the client's connection.
-    #[error("no response is under way")]
-    Idle,
-    /// The local server does not answer.
-    #[error("the local server does not answer")]
-    NoServer,
-    /// The head of the answer is longer than the first flight.
-    #[error("the head of the answer is too long")]
-    LongHead,
-}
-
-/// A connection that is not revived.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rejected {
-    /// Why.
-    pub reason: Reason,
-    /// A RST for the client.
-    pub reset: Option<Vec<u8>>,
-}
-
 /// A revival under way.
 #[derive(Debug, Clone)]
 pub struct Revival {
@@ -161,6 +122,8 @@ pub struct Revival {
     /// When the last segment for the server is sent again.
     retry_at: Duration,
     tries: u32,
+    /// Answers of the server that were failures.
+    failures: usize,
 }
 
 /// State of the client, as its segments tell.
@@ -332,6 +295,7 @@ impl Revival {
             // A client that never repeats its request is gone.
             retry_at: now + CLIENT_PAUSE_MAX,
             tries: 0,
+            failures: 0,
         };
         if is_idle && revival.stored.is_some() {
             if now < rules.settled_at {
@@ -648,6 +612,11 @@ impl Revival {
             Err(doubt) => return self.refuse(Refusal::Doubt(doubt).into()),
         };
         let judged = self.judged(question, &head);
+        if (500..=599).contains(&head.status)
+            && let Some(pause) = FAILURE_PAUSES.get(self.failures)
+        {
+            return self.ask_later(now + *pause);
+        }
         let (question, connected, received) = (question.clone(), *connected, received.clone());
         match judged {
             Ok(answer) => {
@@ -666,6 +635,20 @@ impl Revival {
             }
             Err(reason) => self.refuse(reason),
         }
+    }
+
+    /// The server has answered with a failure: a connection of its own brings the next answer.
+    fn ask_later(&mut self, at: Duration) -> Vec<Action> {
+        let Stage::Asks(question, ..) = &self.stage else {
+            return Vec::new();
+        };
+        let question = question.clone();
+        let resets = self.resets_for_server();
+        self.failures += 1;
+        self.stage = Stage::Connects(question);
+        self.tries = 0;
+        self.retry_at = at;
+        resets
     }
 
     fn judged(&self, question: &Question, head: &ResponseHead<'_>) -> Result<Answer, Reason> {

@@ -258,14 +258,12 @@ fn write_apt_configuration(home: &Home<'_>) -> Result<()> {
     let list = format!("deb [trusted=yes] {}/apt ./\n", home.url);
     fs::write(directory.join("etc/apt/sources.list"), list)?;
     fs::write(directory.join("status"), "")?;
-    // apt sends several requests at once (pipelining) by default, and pipelined requests are not protected.
     let configuration = format!(
         "Dir \"{0}/\";
 Dir::State::status \"{0}/status\";
 APT::Sandbox::User \"root\";
 Acquire::Languages \"none\";
 Acquire::Retries \"0\";
-Acquire::http::Pipeline-Depth \"0\";
 Acquire::http::Proxy \"DIRECT\";
 Acquire::http::Timeout \"{1}\";
 Debug::Acquire::http \"true\";

@@ -218,9 +218,40 @@ fn other_version_and_other_part_are_reset() {
         refused("HTTP/1.1 206 x\nETag: \"a\"\r\n\r\n".into()),
         Reason::Answer(Refusal::Doubt(_))
     ));
+}
+
+/// A server whose own servers are not there yet.
+#[test]
+fn failing_server_is_asked_again_for_a_while() {
+    const FAILURE: &[u8] = b"HTTP/1.1 503 x\r\nContent-Length: 0\r\n\r\n";
+    let start = || repeat(REQUEST, ack_at(3000), first_echo(0));
+    let fail = |revival: &mut Revival, actions: &[Action]| {
+        asked(revival, actions);
+        answer(revival, FAILURE, Flags::NONE)
+    };
+    let (mut revival, mut actions) = start();
+    let mut pauses = Duration::ZERO;
+    for pause in FAILURE_PAUSES {
+        let resets = fail(&mut revival, &actions);
+        assert_eq!(resets.len(), 2, "the failed connection is over: {resets:?}");
+        pauses += pause;
+        assert_eq!(revival.deadline(), NOW_SINCE_BOOT + pause);
+        actions = revival.on_time(revival.deadline());
+    }
+    assert!(pauses < Duration::from_secs(1));
+    assert_eq!(refusal(&fail(&mut revival, &actions)), &Reason::NoServer);
+
+    let (mut revival, actions) = start();
+    fail(&mut revival, &actions);
+    let actions = revival.on_time(revival.deadline());
+    let (request, _) = asked(&mut revival, &actions);
+    assert!(request.contains("Range: bytes=2999-"), "{request}");
+    let whole = head(206, "\"a\"", 2999);
     assert_eq!(
-        refused("HTTP/1.1 503 x\r\nContent-Length: 0\r\n\r\n".into()),
-        Reason::NoServer
+        spliced(&answer(&mut revival, whole.as_bytes(), Flags::NONE))
+            .turn
+            .acked,
+        u64::from(HEADER_LEN) + 3000
     );
 }
 
