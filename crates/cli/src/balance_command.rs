@@ -95,6 +95,7 @@ const fn priority(of: &Event) -> Priority {
         | Event::Table { .. }
         | Event::Joined { .. }
         | Event::Left { .. }
+        | Event::Draining { .. }
         | Event::Drained { .. }
         | Event::KeysChanged
         | Event::RegisterBack

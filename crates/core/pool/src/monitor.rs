@@ -247,7 +247,9 @@ impl<R: Register> Monitor<R> {
         if is_last {
             return Err(DrainError::LastMember);
         }
-        member.entry.draining = true;
+        if !core::mem::replace(&mut member.entry.draining, true) {
+            self.emit(Event::Draining { name: name.clone() });
+        }
         self.reconcile(now);
         Ok(())
     }

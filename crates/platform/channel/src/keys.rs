@@ -147,7 +147,7 @@ impl fmt::Debug for Key {
 pub enum KeyFileError {
     /// The operating system does not let this process read the file.
     #[error(
-        "key file {path}: {error}; create the file with `outlive key > {path}; chmod 600 {path}`"
+        "key file {path}: {error}; copy the file of the other hosts, or create the first with `outlive key > {path}; chmod 600 {path}`"
     )]
     Unreadable {
         /// The file.

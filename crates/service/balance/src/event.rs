@@ -82,6 +82,11 @@ pub enum Event {
         /// The name of the member.
         member: String,
     },
+    /// A member gets no new connections from now on.
+    Draining {
+        /// The name of the member.
+        member: String,
+    },
     /// A draining member has left the pool.
     Drained {
         /// The name of the member.
@@ -136,6 +141,7 @@ impl Event {
             Self::RegisterBack => "register_back",
             Self::Joined { .. } => "joined",
             Self::Left { .. } => "left",
+            Self::Draining { .. } => "draining",
             Self::Drained { .. } => "drained",
             Self::DeclaredDead { .. } => "declared_dead",
             Self::StreamLost { .. } => "stream_lost",
@@ -189,6 +195,7 @@ impl fmt::Display for Event {
             Self::RegisterBack => write!(f, "the register answers again"),
             Self::Joined { member, address } => write!(f, "{member} has joined from {address}"),
             Self::Left { member } => write!(f, "{member} has left"),
+            Self::Draining { member } => write!(f, "{member} gets no new connections: drain"),
             Self::Drained { member } => write!(f, "{member} is drained, and has left"),
             Self::DeclaredDead { member, silent_ms } => {
                 write!(f, "{member} declared dead after {silent_ms} ms of silence")

@@ -21,11 +21,12 @@ use crate::{
 const SNAPSHOT_AGE_MAX: Duration = Duration::from_secs(5);
 
 /// Kinds of events.
-const EVENT_KINDS: [&str; 18] = [
+const EVENT_KINDS: [&str; 19] = [
     "listening",
     "table",
     "joined",
     "left",
+    "draining",
     "drained",
     "declared_dead",
     "stream_lost",

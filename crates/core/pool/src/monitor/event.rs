@@ -42,6 +42,11 @@ pub enum Event {
         /// The member.
         name: MemberName,
     },
+    /// A member gets no new connections from now on.
+    Draining {
+        /// The member.
+        name: MemberName,
+    },
     /// A draining member has left the pool.
     Drained {
         /// The member.

@@ -37,14 +37,18 @@ impl<R: Register> Monitor<R> {
         // Of a member that another balancer declared dead.
         self.granter.forget(member.entry.membership);
         let name = name.clone();
-        self.emit(match (member.leaves, member.entry.draining) {
+        let event = match (member.leaves, member.entry.draining) {
             (true, true) => Event::Drained { name },
             (true, false) => Event::Left { name },
             (false, _) => Event::DeclaredDead {
                 name,
                 silent: now.saturating_sub(member.heard),
             },
-        });
+        };
+        // A member that asks for the settings of the pool alone, before its server listens.
+        if member.leased || !member.leaves {
+            self.emit(event);
+        }
         if let Some(stream) = member.stream {
             match member.leaves {
                 true => self.close(stream),

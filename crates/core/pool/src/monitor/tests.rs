@@ -224,7 +224,11 @@ fn leaving_member_is_gone_after_the_queue() {
     balancer.joins(3000, "a", 1);
     balancer.joins(3000, "b", 2);
     balancer.events.clear();
-    balancer.monitor.drain(ms(3000), &name("b")).unwrap();
+    for _ in 0..2 {
+        balancer.monitor.drain(ms(3000), &name("b")).unwrap();
+    }
+    let draining = Event::Draining { name: name("b") };
+    assert_eq!(balancer.time(3000), [draining]);
     for stream in [1, 2] {
         let leave = MemberMessage::Leave;
         balancer
@@ -237,6 +241,18 @@ fn leaving_member_is_gone_after_the_queue() {
         Event::Drained { name: name("b") },
     ];
     assert_eq!(balancer.time(3012), gone);
+    assert_eq!(balancer.names(), [""; 0]);
+}
+
+#[test]
+fn member_that_leaves_before_its_first_lease_is_not_told_of() {
+    let mut balancer = Balancer::new();
+    balancer.hello(3000, 1, hello("a", 1));
+    balancer.events.clear();
+    balancer
+        .monitor
+        .on_message(ms(3001), StreamId(1), MemberMessage::Leave);
+    assert_eq!(balancer.time(4000), []);
     assert_eq!(balancer.names(), [""; 0]);
 }
 

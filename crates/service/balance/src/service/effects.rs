@@ -136,6 +136,9 @@ fn of_pool(event: PoolEvent) -> Option<Event> {
         PoolEvent::Left { name } => Event::Left {
             member: name.to_string(),
         },
+        PoolEvent::Draining { name } => Event::Draining {
+            member: name.to_string(),
+        },
         PoolEvent::Drained { name } => Event::Drained {
             member: name.to_string(),
         },
