@@ -2,9 +2,18 @@
 //!
 //! The cost is measured on a member alone, because a balancer takes time of the same processors: the client's
 //! neighbour table sends the packets to the member directly. The figures of the whole pool contain the balancer's hop.
-//! [`rivals`] compares with other balancers.
+//!
+//! | module | |
+//! |---|---|
+//! | `speed` | of one download, from near and far, and after a revival |
+//! | `crowd` | a thousand downloads under a power-off, and in a growing pool |
+//! | `flood` | forged acknowledgements |
+//! | `rivals` | other balancers |
 
+mod crowd;
+mod flood;
 mod rivals;
+mod speed;
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -16,12 +25,10 @@ use lab::{Direction, Impairment};
 
 use super::Bench;
 use super::figure::{Aim, Figure, column, compared, ratios};
-use super::traffic::{curl, wrk};
+use super::traffic::wrk;
 use harness::pool::{Pool, PoolHosts, WebServer};
 use harness::redis::Redis;
 
-/// Delay of the client's link in each direction, for one download.
-const ONE_WAY_DELAY: Duration = Duration::from_millis(25);
 /// Rate of the client's link in a power-off.
 const LINK_RATE: u64 = 200_000_000;
 /// Time from the first byte to the power-off, and from there to the end.
@@ -53,7 +60,8 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     let hosts = hosts(bench)?;
     PoolHosts::forget_closed_connections(&bench.stage.client)?;
     let (mut figures, _) = requests(bench, &hosts, &TIMESTAMPS, &[])?;
-    figures.extend(download(bench, &hosts)?);
+    figures.extend(speed::measure(bench, &hosts)?);
+    figures.extend(flood::measure(bench, &hosts)?);
     for (name, lease) in [("default", None), ("short", Some("25ms"))] {
         figures.extend(pause(bench, &hosts, name, lease, None)?);
     }
@@ -89,6 +97,8 @@ fn with_store(bench: &Bench, hosts: &PoolHosts, redis: &Redis) -> Result<Vec<Fig
     for (name, lease) in [("stored", None), ("stored.short", Some("25ms"))] {
         figures.extend(pause(bench, hosts, name, lease, Some(&url))?);
     }
+    figures.push(speed::revived(bench, hosts, &url)?);
+    figures.extend(crowd::measure(bench, hosts, &url)?);
     Ok(figures)
 }
 
@@ -206,34 +216,6 @@ fn of_requests(subject: &Subject, runs: &[Vec<[f64; 3]>; 3], duration: &str) -> 
         figures.extend(of_member(&name, "1/s", &all, &how, aim, bound));
     }
     figures
-}
-
-/// One download from afar.
-fn download(bench: &Bench, hosts: &PoolHosts) -> Result<Vec<Figure>> {
-    let mib: u64 = bench.size(256, 64);
-    bench.stage.sparse(&format!("www/{LARGE}"), mib << 20)?;
-    bench.say(format_args!("curl of {mib} MiB, 50 ms of round trip"));
-    let link = &bench.stage.client.links()[0];
-    link.adjust(&Direction::BOTH, |link: Impairment| {
-        link.delay(ONE_WAY_DELAY)
-    })?;
-    let runs = compare(bench, hosts, &[], |address| {
-        Ok([curl(bench, &[&format!("http://{address}/{LARGE}")])?])
-    });
-    link.adjust(&Direction::BOTH, |link: Impairment| {
-        link.delay(Duration::ZERO)
-    })?;
-    let runs = runs?;
-    let how = format!("curl of a sparse file of {mib} MiB in memory, 25 ms of delay each way");
-    let all = [0, 1, 2].map(|which| column(&runs[which], 0));
-    Ok(of_member(
-        "download.far",
-        "Gbit/s",
-        &all,
-        &how,
-        0.98,
-        REQUESTS_BOUND,
-    ))
 }
 
 /// Runs at a plain server, at a member, and at a pool of one member, in turns.

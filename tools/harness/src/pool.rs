@@ -268,6 +268,18 @@ impl<'a> Pool<'a> {
         Ok(pool)
     }
 
+    /// Starts the next member, and waits until the member knows all.
+    ///
+    /// # Errors
+    /// All hosts have a member, or the member does not join.
+    pub fn add_member(&mut self) -> Result<()> {
+        let member = self.members.len();
+        ensure!(member < self.hosts.members.len(), "all hosts have a member");
+        let program = self.start_member(member, member + 1)?;
+        self.members.push(program);
+        Ok(())
+    }
+
     /// Starts a member, and waits until the member knows this many members.
     fn start_member(&self, member: usize, count: usize) -> Result<Program> {
         let hosts = self.hosts;
