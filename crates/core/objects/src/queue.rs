@@ -1,16 +1,16 @@
 //! Bytes of clients that wait for their turn: pipelined requests (RFC 9112, 9.3.2), and requests in several segments.
 //!
-//! Timestamps and record of a connection tell of one response. So the server gets one request at a time:
+//! Timestamps and record of a connection tell of one response. The server therefore gets one request at a time:
 //!
 //! | bytes of the client | |
 //! |---|---|
 //! | behind the request under way | wait until the client has the whole response |
-//! | several requests in a segment | go to the server one by one |
-//! | a part of a request, with a store | waits for the rest; after [`PART_WAIT_MAX`] the part passes, without protection |
+//! | several requests in a segment | reach the server in turns |
+//! | a part of a request, with a store | waits for the rest, for [`PART_WAIT_MAX`]; then passes without protection |
 //! | of a connection without protection | pass |
 //!
-//! The programs give such segments to user space, and the server's TCP does not see these. Nobody acknowledges the bytes:
-//! the client keeps all that waits here. A queue that is forgotten costs a retransmission.
+//! The programs give such segments to user space, and hide the segments from the server's TCP. The bytes stay
+//! unacknowledged: the client keeps all that waits here. A queue that is forgotten costs a retransmission.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -24,13 +24,13 @@ use crate::revivals::CLIENT_PAUSE_MAX;
 use crate::revive::segments::{emit, timestamps_if};
 use crate::timestamp::Timestamp;
 
-/// Longest time for which a part of a request waits for the rest. A client whose TCP sends no short segment before the
-/// last one is acknowledged (Nagle, RFC 9293, 3.7.4) does not send the rest.
+/// Longest time for which a part of a request waits for the rest. A TCP that delays short segments (Nagle, RFC 9293,
+/// 3.7.4) does not send the rest before the part is acknowledged.
 pub const PART_WAIT_MAX: Duration = Duration::from_millis(40);
 /// Pause between two looks at a queue whose turn has not come. The end of a turn wakes the queue before.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
-/// Most bytes of a client that wait, and so of a client behind the request under way. The client sends bytes beyond
-/// again.
+/// Most bytes of a client that wait: most bytes, too, of a client behind the request under way. The client repeats
+/// bytes beyond.
 pub(crate) const FLOW_LEN_MAX: usize = 64 << 10;
 /// The same of all clients.
 const LEN_MAX: usize = 64 << 20;
@@ -48,7 +48,7 @@ pub struct RequestQueues {
 
 #[derive(Debug, Clone)]
 struct Queue {
-    /// In the order of arrival. These may overlap.
+    /// In the order of arrival. Segments may overlap.
     segments: Vec<(SeqNumber, Vec<u8>)>,
     newest_at: Duration,
     look_at: Duration,
@@ -56,7 +56,7 @@ struct Queue {
 
 /// Bytes whose turn has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Passed {
+pub struct QueuedRequest {
     /// The connection.
     pub key: FlowKey,
     /// Interface on which the client's packets arrive.
@@ -76,7 +76,7 @@ enum Beginning {
 }
 
 impl RequestQueues {
-    /// A segment that waits. Returns whether all its bytes wait already: the client repeats these.
+    /// A segment that waits. Returns whether the segment is a repetition: all bytes wait already.
     pub fn add(&mut self, key: FlowKey, segment: &Segment<'_>, now: Duration) -> bool {
         let queue = self.queues.entry(key).or_insert(Queue {
             segments: Vec::new(),
@@ -126,7 +126,7 @@ impl RequestQueues {
         &mut self,
         now: Duration,
         mut flow: impl FnMut(FlowKey) -> Result<Option<Flow>, E>,
-    ) -> Result<Vec<Passed>, E> {
+    ) -> Result<Vec<QueuedRequest>, E> {
         let due = self.queues.iter().filter(|(_, it)| it.look_at <= now);
         let due: Vec<FlowKey> = due.map(|(key, _)| *key).collect();
         let mut passed = Vec::new();
@@ -146,7 +146,7 @@ impl RequestQueues {
             let packets = packets.unwrap_or_default();
             if let Some(flow) = flow.filter(|_| !packets.is_empty()) {
                 let interface = flow.interface;
-                passed.push(Passed {
+                passed.push(QueuedRequest {
                     key,
                     interface,
                     packets,

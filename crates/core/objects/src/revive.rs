@@ -57,8 +57,8 @@ pub const SETTLE_TIME: Duration = Duration::from_millis(500);
 /// Segments sent to the local server without an answer, before the connection is reset: some seconds. A host that takes
 /// the clients of another is busy.
 const TRIES_MAX: u32 = 32;
-/// Pauses before a server that answers with a failure (5xx) is asked again. A server that has just started may not have
-/// its own servers yet.
+/// Pauses before the next question to a server that answers with a failure (5xx). A server that has just started may
+/// still lack its own servers.
 const FAILURE_PAUSES: [Duration; 3] = [
     Duration::from_millis(100),
     Duration::from_millis(200),

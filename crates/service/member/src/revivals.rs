@@ -5,7 +5,7 @@ use objects::{
     deferred::Released,
     flow::Flow,
     plane::SegmentCopy,
-    queue::Passed,
+    queue::QueuedRequest,
     record::Record,
     revivals::{self, Ended, Programs},
     revive::{PositionError, Reason, Rules},
@@ -246,7 +246,7 @@ impl Revivals {
 
     /// A request that has waited for its turn goes to the server. A packet that does not arrive is sent again by the
     /// client.
-    pub(crate) fn pass_queued(&self, plane: &MemberPlane, passed: &Passed) {
+    pub(crate) fn pass_queued(&self, plane: &MemberPlane, passed: &QueuedRequest) {
         for packet in &passed.packets {
             let interface = passed.interface;
             to_server(plane, &self.injector, interface, packet, Space::Queued);

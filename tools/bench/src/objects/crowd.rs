@@ -26,7 +26,7 @@ const OBJECT_BYTES: usize = 400 << 10;
 const RECEIVE_BUFFER_BYTES: usize = 16 << 10;
 /// Bytes that each client has when the pool changes.
 const PART_BYTES: usize = 64 << 10;
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE_TIMEOUT: Duration = Duration::from_secs(20);
 const STACK_BYTES: usize = 256 << 10;
 
 const LOSS_BOUND: &str = "connections were lost: a defect";
@@ -84,7 +84,7 @@ const CHANGES: [Change; 3] = [
     },
 ];
 
-/// What became of the downloads of a change.
+/// The downloads of a change, in the end.
 struct Seen {
     broken: u32,
     revived: usize,
@@ -262,7 +262,7 @@ fn await_parts(
 /// Reads the object slowly, and compares every byte. Returns the longest time without a byte.
 fn download(address: SocketAddr, object: &[u8], ready: &AtomicUsize) -> Result<Duration> {
     use std::io::Write as _;
-    let mut stream = connect(address, PATIENCE)?;
+    let mut stream = connect(address, PATIENCE_TIMEOUT)?;
     set_socket_recv_buffer_size(&stream, RECEIVE_BUFFER_BYTES)?;
     stream.write_all(b"GET /crowd HTTP/1.1\r\nHost: pool\r\n\r\n")?;
     let (mut response, mut longest, mut have) = (Response::default(), Duration::ZERO, 0);

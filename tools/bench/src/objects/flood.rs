@@ -1,4 +1,4 @@
-//! Forged acknowledgements: what a flood costs the clients of a member, beside a plain server under the same flood.
+//! Forged acknowledgements: the cost of a flood for the clients of a member, beside a plain server in the same flood.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::OwnedFd;
@@ -21,9 +21,9 @@ use crate::figure::{Aim, Figure, column};
 use crate::traffic::wrk;
 
 /// Forged segments a second.
-const RATE: u32 = 200_000;
-/// The sender makes so many at once, and pauses.
-const BURST: u32 = 400;
+const RATE_PER_SECOND: u32 = 200_000;
+/// The sender makes this number at once, and pauses.
+const BURST_COUNT: u32 = 400;
 /// Number of the attacker's host, and the first of the hosts whose addresses the segments claim.
 const ATTACKER_NUMBER: u8 = 201;
 const FIRST_SPOOFED: u8 = 120;
@@ -41,7 +41,7 @@ pub(super) fn measure(bench: &Bench, hosts: &PoolHosts) -> Result<Vec<Figure>> {
         .lab
         .add_host_at("attacker", ATTACKER_NUMBER)?;
     bench.say(format_args!(
-        "wrk with 16 connections under {RATE} forged acknowledgements a second: a plain server, a member, a pool of one"
+        "wrk with 16 connections under {RATE_PER_SECOND} forged acknowledgements a second: a plain server, a member, a pool of one"
     ));
     let seconds: u8 = bench.size(2, 1);
     let duration = format!("-d{seconds}s");
@@ -61,7 +61,7 @@ pub(super) fn measure(bench: &Bench, hosts: &PoolHosts) -> Result<Vec<Figure>> {
     let sent = column(pool, 2);
     let how = format!(
         "wrk -t1 -c16 {duration} of an object of one byte, connections that stay, while a host of the lab sends forged \
-         acknowledgements with random numbers and echoes from {SPOOFED_COUNT} addresses, up to {RATE} a second"
+         acknowledgements with random numbers and echoes from {SPOOFED_COUNT} addresses, up to {RATE_PER_SECOND} a second"
     );
     let ratio = |name: &str, values: &[f64], words: &str| {
         Figure::of(
@@ -73,7 +73,7 @@ pub(super) fn measure(bench: &Bench, hosts: &PoolHosts) -> Result<Vec<Figure>> {
     };
     let (plain, pool) = (cost(plain), cost(pool));
     let beside: Vec<f64> = plain.iter().zip(&pool).map(|(a, b)| b / a).collect();
-    let words = "requests a second of a pool of one under the flood, divided by those without, and by the same ratio of a \
+    let words = "requests a second of a pool of one under the flood, divided by requests a second without, and by the same ratio of a \
                  plain server";
     let rate = Figure::of(
         "objects.flood.rate",
@@ -127,7 +127,7 @@ fn flood(socket: &OwnedFd, target: SocketAddrV4, ends: &AtomicBool) -> Result<u3
     let start = Instant::now();
     let mut sent: u32 = 0;
     while !ends.load(Ordering::Relaxed) {
-        for _ in 0..BURST {
+        for _ in 0..BURST_COUNT {
             sent = sent.wrapping_add(1);
             let packet = forged(sent, target)?;
             match sendto(socket, &packet, SendFlags::empty(), &SocketAddr::V4(target)) {
@@ -135,7 +135,7 @@ fn flood(socket: &OwnedFd, target: SocketAddrV4, ends: &AtomicBool) -> Result<u3
                 Err(error) => return Err(error.into()),
             }
         }
-        let due = Duration::from_secs(1) * sent / RATE;
+        let due = Duration::from_secs(1) * sent / RATE_PER_SECOND;
         thread::sleep(due.saturating_sub(start.elapsed()));
     }
     Ok(sent)

@@ -25,8 +25,8 @@ const SETTLE_TIME: Duration = Duration::from_millis(500);
 
 const REVIVED_BOUND: &str = "the server of the new member begins with a slow start of its own, and each segment is translated";
 
-/// A way to the client.
-struct Way {
+/// A way to the client, the length of a download on this way, and the aim.
+struct LinkQuality {
     name: &'static str,
     delay: Duration,
     loss_percent: f64,
@@ -34,22 +34,22 @@ struct Way {
     aim: f64,
 }
 
-const WAYS: [Way; 3] = [
-    Way {
+const WAYS: [LinkQuality; 3] = [
+    LinkQuality {
         name: "near",
         delay: Duration::ZERO,
         loss_percent: 0.0,
         mib: [2048, 256],
         aim: 0.95,
     },
-    Way {
+    LinkQuality {
         name: "far",
         delay: ONE_WAY_DELAY,
         loss_percent: 0.0,
         mib: [256, 64],
         aim: 0.98,
     },
-    Way {
+    LinkQuality {
         name: "far.lossy",
         delay: ONE_WAY_DELAY,
         loss_percent: LOSS_PERCENT,
@@ -66,7 +66,7 @@ pub(super) fn measure(bench: &Bench, hosts: &PoolHosts) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-impl Way {
+impl LinkQuality {
     fn download(&self, bench: &Bench, hosts: &PoolHosts) -> Result<Vec<Figure>> {
         let mib: u64 = bench.size(self.mib[0], self.mib[1]);
         bench.stage.sparse(&format!("www/{LARGE}"), mib << 20)?;

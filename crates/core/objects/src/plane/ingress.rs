@@ -201,7 +201,7 @@ fn ingress_flow(
     translate_in(&mut plane.shared, packet, flow, segment, &options, echo)
 }
 
-/// Bytes wait for their turn: nobody acknowledges these. A repetition of the request under way may be among them.
+/// The bytes wait for their turn, unacknowledged. A repetition of the request under way may come in the same segment.
 fn keep_waiting(
     shared: &mut Shared,
     packet: &Packet,

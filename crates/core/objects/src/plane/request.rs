@@ -175,12 +175,12 @@ pub(super) fn on_client_payload(
         return !is_queued;
     }
     if flow.turn.phase == Phase::Idle {
-        begin_turn(shared, key, flow, (segment, payload), now);
+        begin_request(shared, key, flow, (segment, payload), now);
     }
     false
 }
 
-fn begin_turn(
+fn begin_request(
     shared: &mut Shared,
     key: FlowKey,
     flow: &mut Flow,

@@ -10,8 +10,8 @@ use crate::key::PoolKey;
 use crate::plane::{CopyKind, Event, MARK_QUEUED, Packet, Plane, Settings, StoreKind, Verdict};
 use crate::revive::WITHHOLD_MAX;
 
-const MARK: u32 = 0x0f70_0000;
-const NOW: Duration = Duration::from_secs(1);
+const MARK_BASE: u32 = 0x0f70_0000;
+const NOW_SINCE_BOOT: Duration = Duration::from_secs(1);
 const FIRST: SeqNumber = SeqNumber(7);
 
 fn key() -> FlowKey {
@@ -55,7 +55,7 @@ impl Member {
         let mut plane = Plane::new(Settings {
             addresses: vec![key().server()],
             keys: vec![PoolKey([1; 16])],
-            mark: MARK,
+            mark: MARK_BASE,
             version_check: VersionCheck::Etag,
             is_immutable: false,
             withhold: WITHHOLD_MAX,
@@ -75,7 +75,10 @@ impl Member {
             options: options.as_slice(),
             ..spec(FIRST - 1, SeqNumber(0), Flags::SYN, &[])
         };
-        assert_eq!(plane.ingress(&mut packet(&syn), NOW), Verdict::Next);
+        assert_eq!(
+            plane.ingress(&mut packet(&syn), NOW_SINCE_BOOT),
+            Verdict::Next
+        );
         let mut synack = packet(&SegmentSpec {
             source: key().server(),
             destination: key().client(),
@@ -84,7 +87,7 @@ impl Member {
                 ..spec(SeqNumber(50), FIRST, Flags::SYN.union(Flags::ACK), &[])
             }
         });
-        assert_eq!(plane.egress(&mut synack, NOW), Verdict::Next);
+        assert_eq!(plane.egress(&mut synack, NOW_SINCE_BOOT), Verdict::Next);
         let ip = IpPacket::parse(&synack.bytes).unwrap();
         let first = Segment::of(&ip).unwrap().seq() + 1;
         Self {
@@ -126,7 +129,7 @@ impl Member {
         for bytes in passed.into_iter().flat_map(|it| it.packets) {
             let mut queued = Packet {
                 bytes,
-                mark: MARK + MARK_QUEUED,
+                mark: MARK_BASE + MARK_QUEUED,
                 interface: 1,
                 checksum: ChecksumMode::Partial,
             };
@@ -149,11 +152,14 @@ impl Member {
             destination: key().client(),
             ..spec(seq, received, Flags::ACK, response)
         });
-        assert_eq!(self.plane.egress(&mut response, NOW), Verdict::Next);
+        assert_eq!(
+            self.plane.egress(&mut response, NOW_SINCE_BOOT),
+            Verdict::Next
+        );
         let flow = self.plane.flow(&key()).unwrap();
         let (nxt, sent) = (flow.client.nxt, flow.server.nxt);
         let mut ack = packet(&spec(nxt, sent, Flags::ACK, &[]));
-        assert_eq!(self.plane.ingress(&mut ack, NOW), Verdict::Next);
+        assert_eq!(self.plane.ingress(&mut ack, NOW_SINCE_BOOT), Verdict::Next);
     }
 
     fn unprotected(&self) -> Option<crate::flow::Unprotected> {
@@ -175,33 +181,33 @@ fn end_of(requests: u32) -> SeqNumber {
 fn joined_requests_reach_the_server_one_by_one() {
     let mut member = Member::with_connection(StoreKind::Indexed);
     let joined = [request(1), request(2), request(3)].concat();
-    assert_eq!(member.arrives(FIRST, &joined, NOW), None);
+    assert_eq!(member.arrives(FIRST, &joined, NOW_SINCE_BOOT), None);
     for number in 1..=3 {
-        assert_eq!(member.passed(NOW), [request(number)]);
+        assert_eq!(member.passed(NOW_SINCE_BOOT), [request(number)]);
         assert_eq!(
-            member.passed(NOW),
+            member.passed(NOW_SINCE_BOOT),
             Vec::<Vec<u8>>::new(),
             "the turn is under way"
         );
         member.answers(NOT_FOUND, end_of(number));
     }
-    assert_eq!(member.passed(NOW), Vec::<Vec<u8>>::new());
+    assert_eq!(member.passed(NOW_SINCE_BOOT), Vec::<Vec<u8>>::new());
     assert_eq!(member.queues.deadline(), None, "nothing waits");
     assert_eq!(member.unprotected(), None);
 }
 
 #[test]
-fn request_behind_a_turn_waits_for_its_end() {
+fn request_behind_a_response_waits_for_its_end() {
     let mut member = Member::with_connection(StoreKind::Indexed);
-    assert!(member.arrives(FIRST, &request(1), NOW).is_some());
+    assert!(member.arrives(FIRST, &request(1), NOW_SINCE_BOOT).is_some());
     // The second of two segments comes first.
-    assert_eq!(member.arrives(end_of(2), &request(3), NOW), None);
-    assert_eq!(member.arrives(end_of(1), &request(2), NOW), None);
-    assert_eq!(member.passed(NOW), Vec::<Vec<u8>>::new());
+    assert_eq!(member.arrives(end_of(2), &request(3), NOW_SINCE_BOOT), None);
+    assert_eq!(member.arrives(end_of(1), &request(2), NOW_SINCE_BOOT), None);
+    assert_eq!(member.passed(NOW_SINCE_BOOT), Vec::<Vec<u8>>::new());
     member.answers(NOT_FOUND, end_of(1));
-    assert_eq!(member.passed(NOW), [request(2)]);
+    assert_eq!(member.passed(NOW_SINCE_BOOT), [request(2)]);
     member.answers(NOT_FOUND, end_of(2));
-    assert_eq!(member.passed(NOW), [request(3)]);
+    assert_eq!(member.passed(NOW_SINCE_BOOT), [request(3)]);
 }
 
 #[test]
@@ -209,18 +215,21 @@ fn parts_of_a_request_are_joined() {
     let mut member = Member::with_connection(StoreKind::Indexed);
     let whole = request(1);
     let (part, rest) = whole.split_at(9);
-    assert_eq!(member.arrives(FIRST, part, NOW), None);
-    assert_eq!(member.passed(NOW), Vec::<Vec<u8>>::new());
-    assert_eq!(member.arrives(FIRST + 9, rest, NOW), None);
-    assert_eq!(member.passed(NOW), [whole]);
+    assert_eq!(member.arrives(FIRST, part, NOW_SINCE_BOOT), None);
+    assert_eq!(member.passed(NOW_SINCE_BOOT), Vec::<Vec<u8>>::new());
+    assert_eq!(member.arrives(FIRST + 9, rest, NOW_SINCE_BOOT), None);
+    assert_eq!(member.passed(NOW_SINCE_BOOT), [whole]);
     assert_eq!(member.unprotected(), None);
 }
 
 #[test]
 fn part_without_its_rest_passes_without_protection() {
     let mut member = Member::with_connection(StoreKind::Indexed);
-    assert_eq!(member.arrives(FIRST, &request(1)[..9], NOW), None);
-    let late = NOW + PART_WAIT_MAX;
+    assert_eq!(
+        member.arrives(FIRST, &request(1)[..9], NOW_SINCE_BOOT),
+        None
+    );
+    let late = NOW_SINCE_BOOT + PART_WAIT_MAX;
     assert_eq!(
         member.passed(late - Duration::from_millis(1)),
         Vec::<Vec<u8>>::new()
@@ -237,14 +246,14 @@ fn part_without_its_rest_passes_without_protection() {
 #[test]
 fn bytes_behind_a_lost_protection_pass() {
     let mut member = Member::with_connection(StoreKind::Indexed);
-    assert!(member.arrives(FIRST, &request(1), NOW).is_some());
-    assert_eq!(member.arrives(end_of(1), &request(2), NOW), None);
-    assert_eq!(member.passed(NOW), Vec::<Vec<u8>>::new());
+    assert!(member.arrives(FIRST, &request(1), NOW_SINCE_BOOT).is_some());
+    assert_eq!(member.arrives(end_of(1), &request(2), NOW_SINCE_BOOT), None);
+    assert_eq!(member.passed(NOW_SINCE_BOOT), Vec::<Vec<u8>>::new());
     member.answers(
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
         end_of(1),
     );
-    assert_eq!(member.passed(NOW), [request(2)]);
+    assert_eq!(member.passed(NOW_SINCE_BOOT), [request(2)]);
     assert_eq!(
         member.unprotected(),
         Some(crate::flow::Unprotected::Chunked)
@@ -254,14 +263,14 @@ fn bytes_behind_a_lost_protection_pass() {
 #[test]
 fn request_with_a_body_goes_with_the_part_that_is_there() {
     let mut member = Member::with_connection(StoreKind::Indexed);
-    assert!(member.arrives(FIRST, &request(1), NOW).is_some());
+    assert!(member.arrives(FIRST, &request(1), NOW_SINCE_BOOT).is_some());
     let upload = b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\nabc";
-    assert_eq!(member.arrives(end_of(1), upload, NOW), None);
+    assert_eq!(member.arrives(end_of(1), upload, NOW_SINCE_BOOT), None);
     member.answers(NOT_FOUND, end_of(1));
-    assert_eq!(member.passed(NOW), [upload.to_vec()]);
+    assert_eq!(member.passed(NOW_SINCE_BOOT), [upload.to_vec()]);
     let behind = end_of(1) + u32::try_from(upload.len()).unwrap();
     assert!(
-        member.arrives(behind, b"defghi", NOW).is_some(),
+        member.arrives(behind, b"defghi", NOW_SINCE_BOOT).is_some(),
         "the rest of the body"
     );
     assert_eq!(member.unprotected(), None);
@@ -273,8 +282,8 @@ fn repetition_is_known_as_such() {
     let packet = packet(&spec(FIRST, SeqNumber(9), Flags::ACK, b"GET / HT"));
     let ip = IpPacket::parse(&packet.bytes).unwrap();
     let segment = Segment::of(&ip).unwrap();
-    assert!(!queues.add(key(), &segment, NOW));
-    assert!(queues.add(key(), &segment, NOW));
+    assert!(!queues.add(key(), &segment, NOW_SINCE_BOOT));
+    assert!(queues.add(key(), &segment, NOW_SINCE_BOOT));
 }
 
 #[test]
@@ -288,10 +297,10 @@ fn bytes_beyond_the_limits_are_left_to_the_client() {
             &[b'a'; 1400],
         ));
         let ip = IpPacket::parse(&packet.bytes).unwrap();
-        queues.add(key(), &Segment::of(&ip).unwrap(), NOW);
+        queues.add(key(), &Segment::of(&ip).unwrap(), NOW_SINCE_BOOT);
     }
     assert!(queues.len <= FLOW_LEN_MAX);
     let gone = |_| Ok::<_, Infallible>(None);
-    assert_eq!(queues.take_due(NOW, gone), Ok(Vec::new()));
+    assert_eq!(queues.take_due(NOW_SINCE_BOOT, gone), Ok(Vec::new()));
     assert_eq!((queues.len, queues.deadline()), (0, None));
 }

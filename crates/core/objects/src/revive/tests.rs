@@ -222,7 +222,7 @@ fn other_version_and_other_part_are_reset() {
 
 /// A server whose own servers are not there yet.
 #[test]
-fn failing_server_is_asked_again_for_a_while() {
+fn failing_server_is_asked_for_a_while() {
     const FAILURE: &[u8] = b"HTTP/1.1 503 x\r\nContent-Length: 0\r\n\r\n";
     let start = || repeat(REQUEST, ack_at(3000), first_echo(0));
     let fail = |revival: &mut Revival, actions: &[Action]| {

@@ -245,7 +245,7 @@ fn leaving_member_is_gone_after_the_queue() {
 }
 
 #[test]
-fn member_that_leaves_before_its_first_lease_is_not_told_of() {
+fn member_that_leaves_before_its_first_lease_causes_no_event() {
     let mut balancer = Balancer::new();
     balancer.hello(3000, 1, hello("a", 1));
     balancer.events.clear();

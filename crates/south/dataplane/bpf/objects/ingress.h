@@ -230,7 +230,7 @@ static __always_inline void note_client(struct object_flow *f, const struct obje
 	f->client_window = p->window;
 }
 
-/* Bytes wait for their turn: nobody acknowledges them. A repetition of the request under way may be among them. */
+/* The bytes wait for their turn, unacknowledged. A repetition of the request under way may come in the same segment. */
 static __always_inline int keep_waiting(struct __sk_buff *skb, struct member *m, const struct flow_key *key,
 					struct object_flow *f, const struct packet *p)
 {

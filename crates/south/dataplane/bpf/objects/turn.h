@@ -70,8 +70,8 @@ static __always_inline __u32 longest_request(const struct member *m, const struc
 	return size > options ? size - options : 0;
 }
 
-/* The bytes are not a whole request on its own, the next of the connection. `is_queued`: they have waited already. True:
- * they wait for their turn (objects::queue). */
+/* The bytes are not the next request of the connection, whole and alone. `is_queued`: the bytes have waited already. True:
+ * the bytes wait for their turn (objects::queue). */
 static __always_inline bool must_wait(struct member *m, const struct flow_key *key, struct object_flow *f, __u8 reason,
 				      bool is_queued)
 {
@@ -81,7 +81,7 @@ static __always_inline bool must_wait(struct member *m, const struct flow_key *k
 	return false;
 }
 
-/* New bytes of the client. True: they wait for their turn. */
+/* New bytes of the client. True: the bytes wait for their turn. */
 static __always_inline bool on_client_payload(struct __sk_buff *skb, struct member *m, const struct flow_key *key,
 					      struct object_flow *f, const struct packet *p, bool is_queued)
 {

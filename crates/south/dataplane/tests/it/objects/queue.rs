@@ -21,7 +21,7 @@ fn next_request(lab: &Lab) -> Spec {
 }
 
 #[test]
-fn request_behind_a_turn_waits_in_user_space() {
+fn request_behind_a_response_waits_in_user_space() {
     alone(|lab| {
         for mut lab in [asked(lab.open())] {
             let nxt = lab.flow().client.nxt;
@@ -89,7 +89,7 @@ fn queued_bytes_that_do_not_fit_are_unprotected() {
 }
 
 #[test]
-fn client_with_a_queue_is_told_of_to_user_space() {
+fn responses_of_a_client_with_a_queue_are_events() {
     alone(|lab| {
         let mut lab = answered(lab, 4, 0);
         lab.client(next_request(&lab));
@@ -111,7 +111,7 @@ fn client_with_a_queue_is_told_of_to_user_space() {
 }
 
 #[test]
-fn turns_of_a_client_without_a_queue_are_not_told() {
+fn responses_of_a_client_without_a_queue_are_no_events() {
     alone(|lab| {
         let mut lab = answered(lab, 4, 4);
         lab.client(lab.next_of_client(14));
