@@ -35,6 +35,12 @@ pub(crate) struct Objects {
     /// Objects never change under a name: later downloads on a connection are protected up to 448 KiB, not 24 KiB
     #[arg(long, help_heading = "Objects")]
     pub(crate) immutable: bool,
+    /// The server makes some responses from inputs that it tells in the field X-TRODS (needs a store)
+    ///
+    /// The store gets the inputs with the request, and the client gets spaces. Another member asks its server with the
+    /// inputs in the same field of the request, and the server must answer with the same bytes.
+    #[arg(long, help_heading = "Objects")]
+    pub(crate) dynamic: bool,
     /// Most bytes to read and to throw away if the server ignores a range (at most 1GiB)
     #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = units::bytes, help_heading = "Objects")]
     pub(crate) discard_limit: u64,

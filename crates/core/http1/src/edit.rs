@@ -2,6 +2,7 @@
 
 use alloc::vec::Vec;
 use core::fmt::Write as _;
+use core::ops::Range;
 
 use crate::head::{Doubt, parse_request};
 use crate::range::RangeRequest;
@@ -9,6 +10,10 @@ use crate::version::ObjectVersion;
 
 /// Field by which a server sees that a request is a revival. The field is taken from requests of clients.
 pub const REVIVED_FIELD: &str = "Outlive-Revived";
+
+/// Field with the inputs of a dynamic response that its request does not have (TRODS 7): a service that gets the same
+/// inputs with the same request answers with the same bytes.
+pub const INPUTS_FIELD: &str = "X-TRODS";
 
 /// Fields of the client's request that another range or condition replaces.
 const REPLACED_FIELDS: [&str; 7] = [
@@ -56,6 +61,44 @@ pub fn request_for_rest(
     }
     edited.extend_from_slice(b"\r\n");
     Ok(edited)
+}
+
+/// The request with the inputs of its response, in the place of a field of the client.
+///
+/// # Errors
+/// The head is in doubt, or not complete ([`Doubt::Malformed`]).
+pub fn request_with_inputs(request: &[u8], inputs: &[u8]) -> Result<Vec<u8>, Doubt> {
+    let head = parse_request(request)?.ok_or(Doubt::Malformed)?;
+    let mut edited = Vec::with_capacity(head.len + inputs.len() + 16);
+    edited.extend_from_slice(request_line(request));
+    for (name, value) in head.fields.iter() {
+        if !name.eq_ignore_ascii_case(INPUTS_FIELD) {
+            push_field(&mut edited, name, value);
+        }
+    }
+    push_field(&mut edited, INPUTS_FIELD, inputs);
+    edited.extend_from_slice(b"\r\n");
+    Ok(edited)
+}
+
+/// Where the values of [`INPUTS_FIELD`] are in a head, with the white space around. The head is whole and without doubt.
+#[must_use]
+pub fn inputs_in(head: &[u8]) -> Vec<Range<usize>> {
+    let mut places = Vec::new();
+    let mut start = 0;
+    for line in head.split_inclusive(|byte| *byte == b'\n') {
+        let name_len = line.iter().position(|byte| *byte == b':');
+        let name = name_len.and_then(|len| line.get(..len));
+        if let (Some(len), Some(name)) = (name_len, name)
+            && name.eq_ignore_ascii_case(INPUTS_FIELD.as_bytes())
+        {
+            let is_end = |byte: &&u8| matches!(byte, b'\r' | b'\n');
+            let end_len = line.iter().rev().take_while(is_end).count();
+            places.push(start + len + 1..start + line.len() - end_len);
+        }
+        start += line.len();
+    }
+    places
 }
 
 /// The request line with its end, without the empty lines that a client may send before (RFC 9112, 2.2).
@@ -106,6 +149,22 @@ mod tests {
             "{text}"
         );
         assert!(parse_request(&edited).is_ok_and(|head| head.is_some()));
+    }
+
+    #[test]
+    fn inputs_take_the_place_of_a_clients_field() {
+        let request = b"GET /a HTTP/1.1\r\nx-trods: mine\r\nHost: h\r\n\r\n";
+        let edited = request_with_inputs(request, b"seed=7").unwrap();
+        let expected = "GET /a HTTP/1.1\r\nHost: h\r\nX-TRODS: seed=7\r\n\r\n";
+        assert_eq!(std::str::from_utf8(&edited), Ok(expected));
+        let places = inputs_in(&edited);
+        assert_eq!(places.len(), 1);
+        assert_eq!(&edited[places[0].clone()], b" seed=7");
+        let none = b"HTTP/1.1 200 OK\r\nX-TRODS2: a\r\nY: X-TRODS: b\r\n\r\n";
+        assert!(inputs_in(none).is_empty());
+        let empty = b"HTTP/1.1 200 OK\r\nX-TRODS:\r\nX-Trods:  \r\n\r\n";
+        let lens: Vec<usize> = inputs_in(empty).iter().map(Range::len).collect();
+        assert_eq!(lens, [0, 2]);
     }
 
     #[test]

@@ -113,6 +113,7 @@ mod tests {
                 has_timestamps: true,
             },
             turns: vec![turn],
+            inputs: None,
         };
         let key = FlowKey::new(([10, 0, 0, 3], 4000).into(), ([10, 0, 9, 9], 80).into());
         let call = packet(key, &PoolKey([1; 16]), &record).unwrap();

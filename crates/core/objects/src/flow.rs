@@ -87,12 +87,13 @@ impl Flow {
 }
 
 impl Flow {
-    /// Whether the record alone would tell another member the client's position, and the record is not stored: no byte
-    /// of the response leaves.
+    /// Whether the record alone would tell another member the client's position or the response, and the record is not
+    /// stored: no byte of the response leaves.
     #[must_use]
     pub fn awaits_store(&self) -> bool {
         let is_guarded = self.turn.is_guarded && self.turn.phase == Phase::Body;
-        !self.client.has_timestamps && self.unprotected.is_none() && is_guarded && !self.is_stored()
+        let needs_record = !self.client.has_timestamps || self.turn.inputs_end.is_some();
+        needs_record && self.unprotected.is_none() && is_guarded && !self.is_stored()
     }
 }
 
@@ -215,8 +216,8 @@ pub struct Turn {
     pub method: http1::Method,
     /// The request stays unacknowledged until the client has the response.
     pub is_guarded: bool,
-    /// The head of the response was read.
-    pub has_answer: bool,
+    /// End of the head of a response with inputs, which no byte of the head may tell the client.
+    pub inputs_end: Option<SeqNumber>,
     /// The client asked for a part.
     pub has_range: bool,
     /// How often the client has sent the request again since the newest acknowledgement.

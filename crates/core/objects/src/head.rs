@@ -2,6 +2,7 @@
 //!
 //! The scanner in the kernel finds the same summaries (`bpf/objects/head.h` of the crate `dataplane`).
 
+use http1::edit::INPUTS_FIELD;
 use http1::range::{ByteRange, ContentRange};
 use http1::version::{ObjectVersion, VersionCheck};
 use http1::{BodyLength, Doubt, Fields, Method, Protocol, RequestHead, ResponseHead};
@@ -31,6 +32,8 @@ pub struct RequestSummary {
     pub has_upgrade: bool,
     /// `Expect`.
     pub has_expect: bool,
+    /// Inputs of a dynamic response ([`INPUTS_FIELD`]).
+    pub has_inputs: bool,
 }
 
 impl RequestSummary {
@@ -53,6 +56,7 @@ impl RequestSummary {
             has_credentials: fields.has("authorization") || fields.has("cookie"),
             has_upgrade: fields.has("upgrade"),
             has_expect: fields.has("expect"),
+            has_inputs: fields.has(INPUTS_FIELD),
         }
     }
 }
@@ -80,6 +84,8 @@ pub struct ResponseSummary {
     pub is_comparable: bool,
     /// `Connection: close`.
     pub has_close: bool,
+    /// Inputs of the response ([`INPUTS_FIELD`]).
+    pub has_inputs: bool,
 }
 
 impl ResponseSummary {
@@ -101,6 +107,7 @@ impl ResponseSummary {
             version: version_hash(&version, check),
             is_comparable: version.compare(&version, check).is_ok(),
             has_close: has_close(&head.fields),
+            has_inputs: head.fields.has(INPUTS_FIELD),
         })
     }
 }

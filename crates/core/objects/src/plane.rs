@@ -78,6 +78,8 @@ pub struct Settings {
     pub is_immutable: bool,
     /// Longest time for which a request stays unacknowledged.
     pub withhold: Duration,
+    /// Responses may have inputs ([`http1::edit::INPUTS_FIELD`]).
+    pub takes_inputs: bool,
 }
 
 /// The store of the pool.
@@ -194,7 +196,7 @@ pub enum CopyKind {
     Request,
     /// Of the server: the head of the response to a guarded request.
     Response,
-    /// Of the server, for a client without timestamps: the record of the turn is not stored yet.
+    /// Of the server: the record of the turn is not stored yet, or the segment has inputs of the response.
     Deferred,
     /// Of a client: bytes behind the request under way, or a part of a request.
     Queued,

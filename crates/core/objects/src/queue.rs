@@ -8,6 +8,7 @@
 //! | several requests in a segment | reach the server in turns |
 //! | a part of a request, with a store | waits for the rest, for [`PART_WAIT_MAX`]; then passes without protection |
 //! | of a connection without protection | pass |
+//! | that wait for too long for the client's TCP | pass; the rest of the connection is without protection |
 //!
 //! The programs give such segments to user space, and hide the segments from the server's TCP. The bytes stay
 //! unacknowledged: the client keeps all that waits here. A queue that is forgotten costs a retransmission.
@@ -16,17 +17,22 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use http1::edit::inputs_in;
 use http1::{BodyLength, parse_request};
 use wire::{ChecksumMode, Flags, FlowKey, Segment, SegmentSpec, SeqNumber};
 
 use crate::flow::{Flow, Mode, Phase};
-use crate::revivals::CLIENT_PAUSE_MAX;
 use crate::revive::segments::{emit, timestamps_if};
 use crate::timestamp::Timestamp;
 
 /// Longest time for which a part of a request waits for the rest. A TCP that delays short segments (Nagle, RFC 9293,
 /// 3.7.4) does not send the rest before the part is acknowledged.
 pub const PART_WAIT_MAX: Duration = Duration::from_millis(40);
+/// Longest time for which bytes wait: a client's TCP gives up, Linux after a quarter of an hour.
+const WAIT_MAX: Duration = Duration::from_secs(600);
+/// The same in repetitions, of a client whose pauses grow: Windows gives up after five.
+const REPETITIONS_MAX: u32 = 4;
+const GROWN_PAUSE: Duration = Duration::from_secs(2);
 /// Pause between two looks at a queue whose turn has not come. The end of a turn wakes the queue before.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// Most bytes of a client that wait: most bytes, too, of a client behind the request under way. The client repeats
@@ -44,14 +50,30 @@ const PASSED_LEN_MAX: usize = 32 << 10;
 pub struct RequestQueues {
     queues: BTreeMap<FlowKey, Queue>,
     len: usize,
+    takes_inputs: bool,
 }
 
 #[derive(Debug, Clone)]
 struct Queue {
     /// In the order of arrival. Segments may overlap.
     segments: Vec<(SeqNumber, Vec<u8>)>,
+    /// The first byte that the server's TCP was not given, and since when.
+    next: SeqNumber,
+    next_since: Duration,
     newest_at: Duration,
+    repetitions: u32,
+    repeated_at: Duration,
+    has_grown_pause: bool,
     look_at: Duration,
+}
+
+/// The server of a member, as far as queues depend on the server.
+#[derive(Debug, Clone, Copy)]
+pub struct ServerTerms {
+    /// Life of the server.
+    pub incarnation: u32,
+    /// A store has the requests that a client does not repeat in one segment.
+    pub has_store: bool,
 }
 
 /// Bytes whose turn has come.
@@ -76,27 +98,47 @@ enum Beginning {
 }
 
 impl RequestQueues {
-    /// A segment that waits. Returns whether the segment is a repetition: all bytes wait already.
-    pub fn add(&mut self, key: FlowKey, segment: &Segment<'_>, now: Duration) -> bool {
-        let queue = self.queues.entry(key).or_insert(Queue {
-            segments: Vec::new(),
-            newest_at: now,
-            look_at: now,
-        });
-        queue.look_at = now;
-        let (seq, bytes) = (segment.seq(), segment.payload());
-        if queue.has(seq, bytes.len()) {
-            return true;
+    /// No bytes wait. `takes_inputs`: the server takes the inputs of responses from requests, and must not get these from
+    /// clients.
+    #[must_use]
+    pub const fn new(takes_inputs: bool) -> Self {
+        Self {
+            queues: BTreeMap::new(),
+            len: 0,
+            takes_inputs,
         }
-        let is_within = queue.len() + bytes.len() <= FLOW_LEN_MAX
-            && queue.segments.len() < SEGMENTS_MAX
-            && self.len + bytes.len() <= LEN_MAX;
-        if is_within {
-            queue.newest_at = now;
-            queue.segments.push((seq, bytes.to_vec()));
-            self.len += bytes.len();
+    }
+
+    /// A segment of a connection that waits. Returns whether the client repeats what waits already, or will have to.
+    pub fn add(&mut self, key: FlowKey, flow: &Flow, segment: &Segment<'_>, now: Duration) -> bool {
+        let next = flow.client.nxt;
+        let queue = self
+            .queues
+            .entry(key)
+            .or_insert_with(|| Queue::new(next, now));
+        let len_before = queue.len();
+        let is_repetition = !queue.add(segment, next, now);
+        self.len = (self.len + queue.len()) - len_before;
+        while self.len > LEN_MAX {
+            self.forget_longest();
         }
-        false
+        is_repetition
+    }
+
+    /// The clients with many bytes make room.
+    fn forget_longest(&mut self) {
+        let longest = self.queues.iter().max_by_key(|(_, queue)| queue.len());
+        let Some(key) = longest.map(|(key, _)| *key) else {
+            self.len = 0;
+            return;
+        };
+        self.forget(&key);
+    }
+
+    fn forget(&mut self, key: &FlowKey) {
+        if let Some(queue) = self.queues.remove(key) {
+            self.len -= queue.len();
+        }
     }
 
     /// Whether bytes of the client wait.
@@ -125,26 +167,30 @@ impl RequestQueues {
     pub fn take_due<E>(
         &mut self,
         now: Duration,
+        server: ServerTerms,
         mut flow: impl FnMut(FlowKey) -> Result<Option<Flow>, E>,
     ) -> Result<Vec<QueuedRequest>, E> {
         let due = self.queues.iter().filter(|(_, it)| it.look_at <= now);
         let due: Vec<FlowKey> = due.map(|(key, _)| *key).collect();
         let mut passed = Vec::new();
         for key in due {
-            let flow = flow(key)?.filter(|flow| flow.mode == Mode::Served);
+            let is_of =
+                |flow: &Flow| flow.mode == Mode::Served && flow.incarnation == server.incarnation;
+            let Some(flow) = flow(key)?.filter(is_of) else {
+                self.forget(&key);
+                continue;
+            };
             let Some(queue) = self.queues.get_mut(&key) else {
                 continue;
             };
             let len_before = queue.len();
-            let packets = flow.as_ref().map(|flow| queue.look(key, flow, now));
+            let (takes_inputs, has_store) = (self.takes_inputs, server.has_store);
+            let packets = queue.look(key, &flow, (takes_inputs, has_store), now);
             self.len -= len_before - queue.len();
-            let is_over = queue.segments.is_empty() || now > queue.newest_at + CLIENT_PAUSE_MAX;
-            if flow.is_none() || is_over {
-                self.len -= queue.len();
-                self.queues.remove(&key);
+            if queue.segments.is_empty() || now > queue.newest_at + WAIT_MAX {
+                self.forget(&key);
             }
-            let packets = packets.unwrap_or_default();
-            if let Some(flow) = flow.filter(|_| !packets.is_empty()) {
+            if !packets.is_empty() {
                 let interface = flow.interface;
                 passed.push(QueuedRequest {
                     key,
@@ -158,13 +204,72 @@ impl RequestQueues {
 
     /// Forgets all bytes.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self::new(self.takes_inputs);
     }
 }
 
 impl Queue {
+    const fn new(next: SeqNumber, now: Duration) -> Self {
+        Self {
+            segments: Vec::new(),
+            next,
+            next_since: now,
+            newest_at: now,
+            repetitions: 0,
+            repeated_at: now,
+            has_grown_pause: false,
+            look_at: now,
+        }
+    }
+
     fn len(&self) -> usize {
         self.segments.iter().map(|(_, bytes)| bytes.len()).sum()
+    }
+
+    /// Whether the bytes are new, and wait from now on.
+    fn add(&mut self, segment: &Segment<'_>, next: SeqNumber, now: Duration) -> bool {
+        let (seq, bytes) = (segment.seq(), segment.payload());
+        if self.differs(seq, bytes) {
+            // Two senders, or a broken one: the client's TCP repeats its own bytes.
+            self.segments.clear();
+            return false;
+        }
+        if self.has(seq, bytes.len()) {
+            self.repetitions += 1;
+            self.has_grown_pause = now.saturating_sub(self.repeated_at) >= GROWN_PAUSE;
+            self.repeated_at = now;
+            // Bytes of the request under way may have been lost on their way to the server's TCP.
+            if seq.before(next) || self.may_pass(now) {
+                self.look_at = now;
+            }
+            return false;
+        }
+        // The next bytes always find room: the bytes behind are worth nothing without these.
+        while !seq.after(next) && !self.has_room(bytes.len()) && self.forget_last(seq) {}
+        if !self.has_room(bytes.len()) {
+            return false;
+        }
+        self.newest_at = now;
+        self.look_at = now;
+        self.segments.push((seq, bytes.to_vec()));
+        true
+    }
+
+    fn has_room(&self, len: usize) -> bool {
+        self.segments.len() < SEGMENTS_MAX && self.len() + len <= FLOW_LEN_MAX
+    }
+
+    /// Forgets the segment that is last of all behind a number.
+    fn forget_last(&mut self, behind: SeqNumber) -> bool {
+        let distance = |(seq, _): &&(SeqNumber, Vec<u8>)| seq.distance_from(behind);
+        let last = self
+            .segments
+            .iter()
+            .max_by_key(distance)
+            .map(|(seq, _)| *seq);
+        let count = self.segments.len();
+        self.segments.retain(|(seq, _)| Some(*seq) != last);
+        self.segments.len() < count
     }
 
     fn has(&self, seq: SeqNumber, len: usize) -> bool {
@@ -175,30 +280,90 @@ impl Queue {
         })
     }
 
-    fn look(&mut self, key: FlowKey, flow: &Flow, now: Duration) -> Vec<Vec<u8>> {
+    /// Whether a byte with the same number is another one.
+    fn differs(&self, seq: SeqNumber, bytes: &[u8]) -> bool {
+        self.segments.iter().any(|(start, known)| {
+            let skip = |from: SeqNumber, to: SeqNumber| {
+                let skipped = to.distance_from(from).unwrap_or(0);
+                usize::try_from(skipped).unwrap_or(usize::MAX)
+            };
+            let known = known.iter().skip(skip(*start, seq));
+            let new = bytes.iter().skip(skip(seq, *start));
+            known.zip(new).any(|(known, new)| known != new)
+        })
+    }
+
+    /// The client's TCP would give up soon.
+    fn may_pass(&self, now: Duration) -> bool {
+        let is_last = self.repetitions >= REPETITIONS_MAX && self.has_grown_pause;
+        is_last || now.saturating_sub(self.next_since) >= WAIT_MAX
+    }
+
+    fn look(
+        &mut self,
+        key: FlowKey,
+        flow: &Flow,
+        (takes_inputs, has_store): (bool, bool),
+        now: Duration,
+    ) -> Vec<Vec<u8>> {
         self.look_at = now + LOOK_PERIOD;
-        let start = flow.client.nxt;
+        let (next, turn) = (flow.client.nxt, &flow.turn);
+        // The request under way, up to the acknowledgement of the server's TCP, may have to be sent once more.
+        let received = flow.server.received.min_seq(next);
         self.segments
-            .retain(|(seq, bytes)| (*seq + len32(bytes)).after(start));
-        let bytes = self.bytes_from(start);
+            .retain(|(seq, bytes)| (*seq + len32(bytes)).after(received));
+        if self.next != next {
+            (self.next, self.next_since, self.repetitions) = (next, now, 0);
+        }
+        if flow.unprotected.is_some() {
+            let bytes = self.bytes_from(next);
+            self.segments.clear();
+            return packets(key, flow, next, &bytes);
+        }
+        if turn.phase != Phase::Idle {
+            if self.may_pass(now) {
+                return packets(key, flow, next, &self.bytes_from(next));
+            }
+            let start = match self.bytes_from(received).is_empty() {
+                true => next,
+                false => received,
+            };
+            let mut missing = self.bytes_from(start);
+            let len = turn.request_end.distance_from(start).unwrap_or(0);
+            missing.truncate(usize::try_from(len).unwrap_or(0));
+            return packets(key, flow, start, &missing);
+        }
+        let mut bytes = self.bytes_from(next);
         if bytes.is_empty() {
             return Vec::new();
         }
-        if flow.unprotected.is_some() {
-            self.segments.clear();
-            return packets(key, flow, &bytes);
-        }
-        if flow.turn.phase != Phase::Idle {
-            return Vec::new();
-        }
         match beginning(&bytes) {
-            Beginning::Request(len) => packets(key, flow, &bytes[..len]),
-            Beginning::Part if now < self.newest_at + PART_WAIT_MAX => {
-                self.look_at = self.newest_at + PART_WAIT_MAX;
+            // Without a store no member joins the segments of a repetition: the first part alone has no protection.
+            Beginning::Request(len) if !has_store && !self.has(next, len) => {
+                bytes.truncate(self.segment_len_from(next));
+                packets(key, flow, next, &bytes)
+            }
+            Beginning::Request(len) => {
+                if takes_inputs {
+                    blank_inputs(&mut bytes);
+                }
+                packets(key, flow, next, &bytes[..len])
+            }
+            Beginning::Part if now < self.newest_at.max(self.next_since) + PART_WAIT_MAX => {
+                self.look_at = self.newest_at.max(self.next_since) + PART_WAIT_MAX;
                 Vec::new()
             }
-            Beginning::Part | Beginning::Unclear => packets(key, flow, &bytes),
+            Beginning::Part | Beginning::Unclear => packets(key, flow, next, &bytes),
         }
+    }
+
+    /// Bytes from a number on that came in one segment.
+    fn segment_len_from(&self, start: SeqNumber) -> usize {
+        let lens = self.segments.iter().filter_map(|(seq, bytes)| {
+            let known = usize::try_from(start.distance_from(*seq)?).ok()?;
+            bytes.len().checked_sub(known)
+        });
+        lens.max().unwrap_or(0)
     }
 
     /// The bytes from a number on, up to the first hole.
@@ -236,13 +401,22 @@ fn beginning(bytes: &[u8]) -> Beginning {
     }
 }
 
-/// Segments of the client with these bytes, the next of the connection. Acknowledgement, echo and window are the
-/// client's newest: the copies may be old.
-fn packets(key: FlowKey, flow: &Flow, bytes: &[u8]) -> Vec<Vec<u8>> {
+/// Spaces in the place of the inputs that a client has sent: the length stays the same.
+fn blank_inputs(bytes: &mut [u8]) {
+    let head = parse_request(bytes).ok().flatten();
+    let places = head.map(|head| inputs_in(&bytes[..head.len]));
+    for place in places.into_iter().flatten() {
+        bytes[place].fill(b' ');
+    }
+}
+
+/// Segments of the client with these bytes, from a number on. Acknowledgement, echo and window are the client's newest:
+/// the copies may be old.
+fn packets(key: FlowKey, flow: &Flow, start: SeqNumber, bytes: &[u8]) -> Vec<Vec<u8>> {
     let client = &flow.client;
     let echo = Timestamp::value(flow.echoes.parts().echoed, flow.states.newest);
     let options = timestamps_if(client.has_timestamps, client.tsval, echo);
-    let mut seq = client.nxt;
+    let mut seq = start;
     let mut packets = Vec::new();
     for payload in bytes.chunks(PASSED_LEN_MAX) {
         let spec = SegmentSpec {

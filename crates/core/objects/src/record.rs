@@ -3,9 +3,9 @@
 //!
 //! | bytes of a sealed record | |
 //! |---|---|
-//! | 0 | version of the format |
+//! | 0 | version of the format: 1, or 2 of a response with inputs |
 //! | 1..25 | nonce |
-//! | 25.. | [`Record`], encrypted, and a tag of 16 bytes |
+//! | 25.. | [`Record`], in version 2 with the inputs behind, encrypted, and a tag of 16 bytes |
 //!
 //! The operator of the store can delete a record, and can put an older record of the same connection in its place. The
 //! operator can neither read nor forge a record, nor move a record to another connection: the name of the record
@@ -38,6 +38,8 @@ use crate::timestamp::ClientOptions;
 pub const TURNS_MAX: usize = 16;
 /// Longest request of a record, bytes.
 pub const REQUEST_LEN_MAX: usize = 8 << 10;
+/// Longest inputs of a response, bytes.
+pub const INPUTS_LEN_MAX: usize = 1 << 10;
 /// Largest shift of a window (RFC 7323, 2.3).
 const WINDOW_SCALE_MAX: u8 = 14;
 
@@ -59,6 +61,9 @@ pub struct Record {
     pub options: StoredOptions,
     /// The turns that are not complete, or the last turn: oldest first, at most [`TURNS_MAX`].
     pub turns: Vec<StoredTurn>,
+    /// Inputs of the response of the last turn, at most [`INPUTS_LEN_MAX`] bytes.
+    #[serde(skip)]
+    pub inputs: Option<Vec<u8>>,
 }
 
 /// The options that client and server have agreed on: exact, other than [`crate::timestamp::ClientOptions`].
@@ -130,7 +135,9 @@ impl Record {
     /// Limits of the format, and of TCP.
     fn is_valid(&self) -> bool {
         let are_short = |turn: &StoredTurn| turn.request.len() <= REQUEST_LEN_MAX;
+        let inputs_len = self.inputs.as_ref().map_or(0, Vec::len);
         self.turns.len() <= TURNS_MAX
+            && inputs_len <= INPUTS_LEN_MAX
             && self.turns.iter().all(are_short)
             && self
                 .options

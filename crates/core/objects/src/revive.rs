@@ -26,9 +26,9 @@ use alloc::{boxed::Box, vec::Vec};
 use core::time::Duration;
 
 use http1::date;
-use http1::edit::request_for_rest;
+use http1::edit::{request_for_rest, request_with_inputs};
 use http1::range::RangeRequest;
-use http1::version::ObjectVersion;
+use http1::version::{ObjectVersion, VersionCheck};
 use http1::{BodyLength, Doubt, ResponseHead, parse_request, parse_response};
 use wire::{FlowKey, Segment, SeqNumber, SynOptions, Timestamps};
 
@@ -112,8 +112,9 @@ pub struct Revival {
     flaws: Flaws,
     client: ClientView,
     position: Position,
-    /// The turn of the record, if the position is of a record.
+    /// The turn of the record, if the position is of a record, and the inputs of its response.
     stored: Option<StoredTurn>,
+    inputs: Option<Vec<u8>>,
     /// Number of the next request, of a client without timestamps.
     next_turn: Option<u32>,
     /// The request that was passed to the server as it is, of such a client.
@@ -286,6 +287,7 @@ impl Revival {
             },
             position,
             stored: stored.cloned(),
+            inputs: record.ok().and_then(|record| record.inputs.clone()),
             next_turn: untold.map(|turn| turn.number.wrapping_add(1)),
             asked: None,
             stage: Stage::AwaitsRequest {
@@ -420,7 +422,9 @@ impl Revival {
         let start = segment.seq() - u32::from(released);
         let (rules, key) = (&self.rules, &self.key);
         let fit = (self.position).fits(&rules.key, key, start, released, self.flaws);
-        let has_bytes = self.flaws.sees_holes() && has_bytes_behind_hole(segment);
+        // Bytes behind a hole, or in order since the segment with which the revival began.
+        let has_more = self.client.newest_ack != self.client.ack;
+        let has_bytes = self.flaws.sees_holes() && (has_more || has_bytes_behind_hole(segment));
         match fit {
             Fit::Later => return self.on_later_request(segment.seq()),
             // The bytes are of a response whose first segment was lost. Another server may write another header.
@@ -566,7 +570,7 @@ impl Revival {
 
     /// No response was under way: the request passes as the client sent it, and so does the answer.
     fn splice_idle(&mut self, now: Duration) -> Vec<Action> {
-        if self.next_turn.is_some() && self.client.newest_ack != self.client.ack {
+        if self.client.newest_ack != self.client.ack {
             // A dead member has sent a part of the response.
             return self.refuse(PositionError::HeaderPart.into());
         }
@@ -691,7 +695,14 @@ impl Revival {
         if head.body == BodyLength::Chunked {
             return Err(Reason::Answer(Refusal::Part));
         }
-        let discard = match judge(&download, head, self.rules.judge) {
+        let mut rules = self.rules.judge;
+        // With equal inputs the service repeats the bytes, and a dynamic response may have no validators.
+        let has_validators =
+            download.version.etag.is_some() || download.version.last_modified.is_some();
+        if self.inputs.is_some() && !has_validators {
+            rules.check = VersionCheck::Length;
+        }
+        let discard = match judge(&download, head, rules) {
             Verdict::Splice { discard } => discard + known,
             Verdict::Retry => return Err(Reason::NoServer),
             Verdict::Reset(refusal) => return Err(refusal.into()),
@@ -757,8 +768,12 @@ impl Revival {
                 // version. (416 tells the length, if that.)
                 let own = own_range.unwrap_or(RangeRequest::From(0));
                 let rest = rest(own, offset.saturating_sub(1)).ok_or(Reason::OwnRange)?;
-                request_for_rest(request, rest, None, false)
-                    .map_err(|doubt: Doubt| Reason::Answer(Refusal::Doubt(doubt)))?
+                let doubtful = |doubt: Doubt| Reason::Answer(Refusal::Doubt(doubt));
+                let edited = request_for_rest(request, rest, None, false).map_err(doubtful)?;
+                match &self.inputs {
+                    Some(inputs) => request_with_inputs(&edited, inputs).map_err(doubtful)?,
+                    None => edited,
+                }
             }
         };
         let head_len =

@@ -12,13 +12,16 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use http1::edit::INPUTS_FIELD;
 use http1::range::ContentRange;
 use http1::version::ObjectVersion;
-use http1::{BodyLength, ResponseHead, parse_request, parse_response};
+use http1::{BodyLength, Doubt, ResponseHead, parse_request, parse_response};
 use wire::{FlowKey, Segment, SeqNumber};
 
 use crate::flow::{Flow, Mode, Phase};
-use crate::record::{REQUEST_LEN_MAX, Record, StoredAnswer, StoredOptions, StoredTurn};
+use crate::record::{
+    INPUTS_LEN_MAX, REQUEST_LEN_MAX, Record, StoredAnswer, StoredOptions, StoredTurn,
+};
 use crate::revivals::AskedRequest;
 
 /// Most turns at a time. A turn beyond is not written: the client holds the request.
@@ -110,7 +113,7 @@ impl Turns {
             seq: segment.seq(),
             bytes: segment.payload().to_vec(),
         });
-        if turn.is_deferred || turn.is_long() {
+        if turn.is_deferred || turn.is_long() || turn.has_inputs() {
             turn.due = turn.due.min(now);
         }
     }
@@ -177,6 +180,20 @@ impl Exchange {
         })
     }
 
+    fn has_inputs(&self) -> bool {
+        let head = self.response_head();
+        head.is_some_and(|head| head.fields.has(INPUTS_FIELD))
+    }
+
+    /// The inputs of the response. An error: several fields, or no text.
+    fn inputs(&self) -> Result<Option<Vec<u8>>, Doubt> {
+        let Some(head) = self.response_head() else {
+            return Ok(None);
+        };
+        let value = head.fields.value(INPUTS_FIELD)?;
+        Ok(value.map(|value| value.trim().as_bytes().to_vec()))
+    }
+
     fn response_head(&self) -> Option<ResponseHead<'_>> {
         let method = parse_request(&self.request).ok()??.method;
         parse_response(&self.response.as_ref()?.bytes, method).ok()?
@@ -214,6 +231,16 @@ impl Exchange {
             return None;
         }
         let answer = self.answer(turn.response_start)?;
+        let inputs = match turn.inputs_end {
+            Some(_) => Some(self.inputs().ok()??),
+            None => None,
+        };
+        if inputs
+            .as_ref()
+            .is_some_and(|inputs| inputs.len() > INPUTS_LEN_MAX)
+        {
+            return None;
+        }
         let stored = StoredTurn {
             number: turn.number,
             request_start: self.request_start,
@@ -229,6 +256,7 @@ impl Exchange {
             slot: flow.slot,
             options: StoredOptions::of(flow),
             turns: Vec::from([stored]),
+            inputs,
         })
     }
 

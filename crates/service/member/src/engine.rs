@@ -67,6 +67,8 @@ pub(crate) struct MemberConfig {
     pub(crate) is_immutable: bool,
     /// Longest time for which a request stays unacknowledged.
     pub(crate) withhold: Duration,
+    /// Responses may have inputs.
+    pub(crate) takes_inputs: bool,
     /// First of the eight marks of the member's packets.
     pub(crate) mark: u32,
 }
@@ -233,6 +235,7 @@ impl Member {
             version_check: service.rules.judge.check,
             is_immutable: config.is_immutable,
             withhold: config.withhold,
+            takes_inputs: config.takes_inputs,
         };
         let plane = MemberPlane::load(&plane_settings, pins)?;
         plane.attach_latch()?;
@@ -250,7 +253,7 @@ impl Member {
             addresses: Addresses::open().doing("open a socket for addresses")?,
             claiming: Claiming::new(claims, settings.key, config.pool.hello.membership)?,
             budget: Budget::default(),
-            queues: RequestQueues::default(),
+            queues: RequestQueues::new(config.takes_inputs),
             membership: Membership::Waits,
             records,
             service,

@@ -55,6 +55,8 @@ pub struct Options {
     pub is_immutable: bool,
     /// Longest time for which a request stays unacknowledged.
     pub withhold: Duration,
+    /// Responses may have inputs (`X-TRODS`).
+    pub takes_inputs: bool,
     /// Address of the metrics.
     pub metrics: Option<SocketAddr>,
     /// How long a member that is asked to stop waits for the end of its connections.
@@ -77,6 +79,9 @@ pub fn run(
     let mut operator = Operator::start(&options.name, socket, options.metrics)?;
     let (pool, claims, probes) = pool_settings(options)?;
     let settings = settings_of(&pool)?;
+    if options.takes_inputs && settings.store.is_none() {
+        return Err(MemberError::NoStore);
+    }
     let service = settings.addresses.clone();
     probe::serve(probes, options.key_file.clone(), service)?;
     // The server of a member that was killed is silent, and other members have its connections.
@@ -93,6 +98,7 @@ pub fn run(
         discard_limit: options.discard_limit,
         is_immutable: options.is_immutable,
         withhold: options.withhold,
+        takes_inputs: options.takes_inputs,
         // Not 0 (unmarked packets), and not a mark that another program is likely to use.
         mark: rand::rng().random_range(0x4000_0000..0xf000_0000),
     };

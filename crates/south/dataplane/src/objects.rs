@@ -69,6 +69,8 @@ pub struct MemberSettings {
     pub is_immutable: bool,
     /// Longest time for which a request stays unacknowledged.
     pub withhold: Duration,
+    /// Responses may have inputs ([`http1::edit::INPUTS_FIELD`]).
+    pub takes_inputs: bool,
 }
 
 /// The programs and maps of a member.
@@ -153,6 +155,7 @@ impl MemberPlane {
             incarnation: 1,
             version_check: version_check_code(settings.version_check),
             is_immutable: settings.is_immutable.into(),
+            takes_inputs: settings.takes_inputs.into(),
             gated: 1,
             withhold_ns: nanos(settings.withhold),
             ..Default::default()

@@ -110,6 +110,7 @@ fn plane(scenario: &PoolScenario, service: SocketAddr, clock: &Clock) -> Plane {
         version_check: version_check(scenario),
         is_immutable: false,
         withhold: WITHHOLD_MAX,
+        takes_inputs: false,
     });
     plane.plant(flaws(scenario));
     plane.set_clock(clock.unix_offset);

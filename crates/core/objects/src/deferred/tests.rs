@@ -1,3 +1,4 @@
+use alloc::string::String;
 use alloc::vec;
 use core::convert::Infallible;
 
@@ -52,7 +53,7 @@ fn segments(packets: &[Vec<u8>]) -> Vec<(SeqNumber, usize, Flags)> {
 fn long_segment_is_cut_and_its_end_has_the_flags() {
     let flags = Flags::ACK.union(Flags::FIN);
     let copy = copy(&vec![1; 2500], flags);
-    let cut = cut(key(), &copy.segment().unwrap(), 1000);
+    let cut = cut(key(), &copy.segment().unwrap(), 1000, |_| {});
     let first = SeqNumber(u32::MAX - 100);
     let wanted = vec![
         (first, 1000, Flags::ACK),
@@ -65,7 +66,7 @@ fn long_segment_is_cut_and_its_end_has_the_flags() {
 #[test]
 fn segment_without_payload_is_one_packet() {
     let flags = Flags::ACK.union(Flags::FIN);
-    let cut = cut(key(), &copy(&[], flags).segment().unwrap(), 1000);
+    let cut = cut(key(), &copy(&[], flags).segment().unwrap(), 1000, |_| {});
     assert_eq!(segments(&cut), [(SeqNumber(u32::MAX - 100), 0, flags)]);
 }
 
@@ -74,7 +75,7 @@ fn segment_without_payload_is_one_packet() {
 fn beginning_of_a_segment_leaves_without_the_flags_of_the_end() {
     let mut copy = copy(&[1; 1500], Flags::ACK.union(Flags::FIN));
     copy.packet.truncate(40 + 900);
-    let cut = cut(key(), &copy.segment().unwrap(), 1000);
+    let cut = cut(key(), &copy.segment().unwrap(), 1000, |_| {});
     assert_eq!(
         segments(&cut),
         [(SeqNumber(u32::MAX - 100), 900, Flags::ACK)]
@@ -112,6 +113,10 @@ struct Talk {
 impl Talk {
     /// The server has the request.
     fn begin(client: u32, server: u32) -> Self {
+        Self::begin_with(client, server, false)
+    }
+
+    fn begin_with(client: u32, server: u32, takes_inputs: bool) -> Self {
         let mut plane = Plane::new(Settings {
             addresses: vec![key().server()],
             keys: vec![PoolKey([1; 16])],
@@ -119,6 +124,7 @@ impl Talk {
             version_check: VersionCheck::Etag,
             is_immutable: false,
             withhold: WITHHOLD_MAX,
+            takes_inputs,
         });
         plane.accept(true);
         plane.set_lease(LEASE_MAX);
@@ -285,4 +291,51 @@ fn segments_of_an_earlier_socket_are_dropped() {
     flow.storage.stored = flow.turn.number + 1;
     let released = take_due(&mut deferred, Duration::ZERO, &flow, true);
     assert_eq!(released[0].packets, Vec::<Vec<u8>>::new());
+}
+
+const HEAD_WITH_INPUTS: &[u8] = b"HTTP/1.1 200 OK\r\nX-TRODS: seed=7\r\nContent-Length: 40\r\n\r\n";
+
+fn payload_of(packets: &[Vec<u8>]) -> Vec<u8> {
+    let of = |packet: &Vec<u8>| {
+        let ip = IpPacket::parse(packet).unwrap();
+        Segment::of(&ip).unwrap().payload().to_vec()
+    };
+    packets.iter().flat_map(of).collect()
+}
+
+/// The head leaves with spaces in the place of the inputs, whole and in parts.
+#[test]
+fn inputs_do_not_reach_the_client() {
+    let mut talk = Talk::begin_with(99, 4999, true);
+    let mut deferred = DeferredResponses::default();
+    deferred.add(talk.respond(0, HEAD_WITH_INPUTS), Duration::ZERO);
+    let mut flow = talk.flow();
+    flow.storage.stored = flow.turn.number + 1;
+    let released = take_due(&mut deferred, Duration::ZERO, &flow, true);
+    let blanked = String::from_utf8(payload_of(&released[0].packets)).unwrap();
+    let expected = String::from_utf8(HEAD_WITH_INPUTS.to_vec()).unwrap();
+    assert_eq!(blanked, expected.replace(" seed=7", "       "));
+    // The client has ten bytes of the head, and the server's TCP sends the rest once more.
+    flow.server.nxt = flow.turn.response_start + length(HEAD_WITH_INPUTS);
+    deferred.add(talk.respond(10, &HEAD_WITH_INPUTS[10..]), Duration::ZERO);
+    let released = take_due(&mut deferred, Duration::ZERO, &flow, true);
+    assert_eq!(payload_of(&released[0].packets), blanked.as_bytes()[10..]);
+}
+
+/// The copy of the first segment found no room: nothing of the head leaves until the segment comes once more.
+#[test]
+fn head_with_inputs_in_unknown_places_does_not_leave() {
+    let mut talk = Talk::begin_with(99, 4999, true);
+    let mut deferred = DeferredResponses::default();
+    talk.respond(0, HEAD_WITH_INPUTS);
+    deferred.add(talk.respond(10, &HEAD_WITH_INPUTS[10..]), Duration::ZERO);
+    let mut flow = talk.flow();
+    flow.storage.stored = flow.turn.number + 1;
+    flow.server.nxt = flow.turn.response_start + length(HEAD_WITH_INPUTS);
+    let released = take_due(&mut deferred, Duration::ZERO, &flow, true);
+    assert_eq!(released[0].packets, Vec::<Vec<u8>>::new());
+}
+
+fn length(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).unwrap()
 }

@@ -14,6 +14,7 @@
 //! | first payload of a response | the head is read: from here on timestamps say where the body began |
 //! | pure ACK of a guarded request | withheld |
 //! | response to a client without timestamps | copied for user space, and withheld, until the record is stored |
+//! | response with inputs | the same; the head leaves from user space alone, without the inputs |
 //! | any other of a flow | sequence number, window and timestamp as the client shall see these; a guarded request |
 //! | | unacknowledged |
 //! | of a connection that is over | translated |
@@ -83,7 +84,8 @@ pub(super) fn egress(plane: &mut Plane, packet: &mut Packet, now: Duration) -> V
         plane.flows.remove(&key);
     }
     if let Some(flow) = plane.flows.get_mut(&key) {
-        let verdict = egress_flow(&mut plane.shared, packet, key, flow, &segment);
+        let is_own = mark == MARK_FROM_SERVER;
+        let verdict = egress_flow(&mut plane.shared, packet, key, flow, (&segment, is_own));
         if mark != MARK_FROM_SERVER || verdict != Verdict::Next {
             return verdict;
         }
@@ -129,7 +131,7 @@ fn egress_flow(
     packet: &mut Packet,
     key: FlowKey,
     flow: &mut Flow,
-    segment: &Segment,
+    (segment, is_own): (&Segment, bool),
 ) -> Verdict {
     let len = segment.sequence_len();
     let seq = segment.seq + flow.server.delta;
@@ -166,7 +168,8 @@ fn egress_flow(
             shared.copy_beginning(key, CopyKind::Response, packet, segment);
         }
     }
-    if len > 0 && flow.awaits_store() {
+    let has_inputs = { flow.turn.inputs_end }.is_some_and(|end| seq.before(end) && !is_own);
+    if len > 0 && (flow.awaits_store() || has_inputs) {
         shared.count(Counter::Deferred);
         shared.copy(key, CopyKind::Deferred, packet, segment);
         return Verdict::Withheld;

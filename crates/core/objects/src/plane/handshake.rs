@@ -189,7 +189,7 @@ const fn before_first_request(request_end: SeqNumber, began: Duration) -> Turn {
         asked_at: began,
         method: http1::Method::Get,
         is_guarded: false,
-        has_answer: false,
+        inputs_end: None,
         has_range: false,
         repeats: 0,
         released: 0,

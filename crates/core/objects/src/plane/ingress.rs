@@ -170,6 +170,9 @@ fn ingress_flow(
     if segment.payload_len > 0 && end.after(flow.client.nxt) {
         let payload = (segment, segment.payload(&packet.bytes));
         if on_client_payload(&mut plane.shared, key, flow, payload, is_queued, now) {
+            if !has_fitting_numbers(flow, segment, &options) {
+                return Verdict::Drop;
+            }
             keep_waiting(&mut plane.shared, packet, key, flow, segment, now);
             return Verdict::Drop;
         }
@@ -199,6 +202,18 @@ fn ingress_flow(
         return Verdict::Next;
     };
     translate_in(&mut plane.shared, packet, flow, segment, &options, echo)
+}
+
+/// Would the server's TCP take the bytes? User space gives these to the server's TCP with the client's newest
+/// acknowledgement and timestamp, and a sender that guesses must not gain by that: the acknowledgement is not older than
+/// the largest window (RFC 5961, 5.2), nor the timestamp than the newest (RFC 7323, 5.2).
+fn has_fitting_numbers(flow: &Flow, segment: &Segment, options: &Options) -> bool {
+    let client = &flow.client;
+    let window_max = u32::from(u16::MAX) << client.window_scale;
+    let tsval = options.tsval(&segment.header);
+    let is_new = |tsval| !SeqNumber(tsval).before(SeqNumber(client.tsval));
+    let has_fitting_ack = !segment.ack.before(client.ack - window_max);
+    has_fitting_ack && (!client.has_timestamps || tsval.is_some_and(is_new))
 }
 
 /// The bytes wait for their turn, unacknowledged. A repetition of the request under way may come in the same segment.

@@ -68,14 +68,14 @@ impl Turn {
             asked_at,
             method: summary.method,
             is_guarded: summary.method == Method::Get && body == 0,
-            has_answer: false,
+            inputs_end: None,
             has_range: summary.has_range,
             repeats: 0,
             released: 0,
         }
     }
 
-    /// The client has acknowledged more, in a segment whose payload ends at `end`. Whether the turn is over with that.
+    /// An acknowledgement of the client, in a segment whose payload ends at `end`. Whether the turn is over with that.
     pub(super) fn on_client_ack(
         &mut self,
         client: &mut Client,
@@ -83,17 +83,17 @@ impl Turn {
         ack: SeqNumber,
         end: SeqNumber,
     ) -> bool {
-        if !ack.after(client.ack) {
-            return false;
+        if ack.after(client.ack) {
+            if self.phase == Phase::Body {
+                self.acked += u64::from(ack.0.wrapping_sub(client.ack.0));
+            }
+            let sent_end = sent_end(client, server);
+            if ack.after(sent_end) {
+                self.sent += u64::from(ack.0.wrapping_sub(sent_end.0));
+            }
+            client.ack = ack;
         }
-        if self.phase == Phase::Body {
-            self.acked += u64::from(ack.0.wrapping_sub(client.ack.0));
-        }
-        let sent_end = sent_end(client, server);
-        if ack.after(sent_end) {
-            self.sent += u64::from(ack.0.wrapping_sub(sent_end.0));
-        }
-        client.ack = ack;
+        // Also with the last bytes of a request that the server has answered before.
         let is_acked = self.response_len.is_some_and(|len| self.acked >= len);
         let is_asked = !client.nxt.before(self.request_end) || !end.before(self.request_end);
         if self.phase != Phase::Body || !is_acked || !is_asked {
@@ -148,6 +148,10 @@ fn misfit(shared: &Shared, flow: &Flow, segment: &Segment, payload: &[u8]) -> Op
     }
 }
 
+fn has_inputs(payload: &[u8]) -> bool {
+    summary(payload).is_ok_and(|summary| summary.has_inputs)
+}
+
 fn body_len(summary: &RequestSummary) -> usize {
     match summary.body {
         BodyLength::Bytes(len) => usize::try_from(len).unwrap_or(usize::MAX / 2),
@@ -167,6 +171,11 @@ pub(super) fn on_client_payload(
 ) -> bool {
     if flow.unprotected.is_some() {
         return false;
+    }
+    // User space blanks the field.
+    let is_idle = flow.turn.phase == Phase::Idle;
+    if is_idle && !is_queued && shared.settings.takes_inputs && has_inputs(payload) {
+        return true;
     }
     if let Some(reason) = misfit(shared, flow, segment, payload) {
         if is_queued {
@@ -313,6 +322,13 @@ fn on_response_head(
     if summary.status < 200 {
         return Err(Unprotected::Header);
     }
+    let head_len = u64::try_from(summary.len).unwrap_or(0);
+    if shared.settings.takes_inputs && summary.has_inputs {
+        let end = flow.turn.response_start + u32::try_from(head_len).unwrap_or(0);
+        flow.turn.inputs_end = Some(end);
+        // Without its inputs no server repeats the response.
+        flow.turn.is_guarded &= shared.life.store != StoreKind::None;
+    }
     if summary.body == BodyLength::Chunked {
         return Err(Unprotected::Chunked);
     }
@@ -325,8 +341,6 @@ fn on_response_head(
     }
     let first = summary.part.map_or(0, |part| part.first());
     let word = version_word(summary.version, shared.flaws.first_byte(first));
-    let head_len = u64::try_from(summary.len).unwrap_or(0);
-    flow.turn.has_answer = true;
     flow.turn.response_len = match summary.body {
         BodyLength::Bytes(len) => Some(head_len + len),
         BodyLength::Chunked | BodyLength::UntilClose => None,

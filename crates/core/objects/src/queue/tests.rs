@@ -46,6 +46,7 @@ fn spec<'a>(seq: SeqNumber, ack: SeqNumber, flags: Flags, payload: &'a [u8]) -> 
 struct Member {
     plane: Plane,
     queues: RequestQueues,
+    has_store: bool,
     /// First byte of the server.
     first: SeqNumber,
 }
@@ -59,6 +60,7 @@ impl Member {
             version_check: VersionCheck::Etag,
             is_immutable: false,
             withhold: WITHHOLD_MAX,
+            takes_inputs: false,
         });
         plane.accept(true);
         plane.set_lease(Duration::from_secs(1 << 30));
@@ -93,6 +95,7 @@ impl Member {
         Self {
             plane,
             queues: RequestQueues::default(),
+            has_store: store != StoreKind::None,
             first,
         }
     }
@@ -104,7 +107,8 @@ impl Member {
         let verdict = self.plane.ingress(&mut arriving, now);
         while let Some(copy) = self.plane.take_copy() {
             assert_eq!(copy.kind, CopyKind::Queued);
-            self.queues.add(key(), &copy.segment().unwrap(), now);
+            let flow = self.plane.flow(&key()).unwrap();
+            self.queues.add(key(), flow, &copy.segment().unwrap(), now);
         }
         (verdict == Verdict::Next).then(|| payload.to_owned())
     }
@@ -124,7 +128,11 @@ impl Member {
         }
         let plane = &self.plane;
         let flow = |key| Ok::<_, Infallible>(plane.flow(&key).cloned());
-        let Ok(passed) = self.queues.take_due(now, flow);
+        let server = ServerTerms {
+            incarnation: 1,
+            has_store: self.has_store,
+        };
+        let Ok(passed) = self.queues.take_due(now, server, flow);
         let mut payloads = Vec::new();
         for bytes in passed.into_iter().flat_map(|it| it.packets) {
             let mut queued = Packet {
@@ -276,31 +284,130 @@ fn request_with_a_body_goes_with_the_part_that_is_there() {
     assert_eq!(member.unprotected(), None);
 }
 
+fn add(member: &mut Member, seq: SeqNumber, payload: &[u8], now: Duration) -> bool {
+    let packet = packet(&spec(seq, SeqNumber(9), Flags::ACK, payload));
+    let ip = IpPacket::parse(&packet.bytes).unwrap();
+    let flow = member.plane.flow(&key()).unwrap().clone();
+    let segment = Segment::of(&ip).unwrap();
+    member.queues.add(key(), &flow, &segment, now)
+}
+
+/// A member whose client waits for a response.
+fn asked() -> Member {
+    let mut member = Member::with_connection(StoreKind::Indexed);
+    assert!(member.arrives(FIRST, &request(1), NOW_SINCE_BOOT).is_some());
+    member
+}
+
 #[test]
 fn repetition_is_known_as_such() {
-    let mut queues = RequestQueues::default();
-    let packet = packet(&spec(FIRST, SeqNumber(9), Flags::ACK, b"GET / HT"));
-    let ip = IpPacket::parse(&packet.bytes).unwrap();
-    let segment = Segment::of(&ip).unwrap();
-    assert!(!queues.add(key(), &segment, NOW_SINCE_BOOT));
-    assert!(queues.add(key(), &segment, NOW_SINCE_BOOT));
+    let mut member = asked();
+    for is_repetition in [false, true, true] {
+        let added = add(&mut member, end_of(1), &request(2), NOW_SINCE_BOOT);
+        assert_eq!(added, is_repetition);
+    }
+    // Two senders.
+    assert!(add(&mut member, end_of(1), &request(3), NOW_SINCE_BOOT));
+    assert_eq!(member.queues.len, 0, "nobody knows whose bytes are right");
+}
+
+/// The server's TCP had no room for the request. The client joins the request with the next.
+#[test]
+fn request_that_the_server_has_not_received_is_given_to_the_server_once_more() {
+    let mut member = asked();
+    let joined = [request(1), request(2)].concat();
+    assert_eq!(member.arrives(FIRST, &joined, NOW_SINCE_BOOT), None);
+    assert_eq!(member.passed(NOW_SINCE_BOOT), [request(1)]);
+    member.answers(NOT_FOUND, end_of(1));
+    assert_eq!(member.passed(NOW_SINCE_BOOT), [request(2)]);
+}
+
+/// The first segment of an upload is lost, and comes behind the others.
+#[test]
+fn body_of_a_request_goes_on_when_the_hole_is_filled() {
+    let mut member = Member::with_connection(StoreKind::Indexed);
+    let upload = b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n";
+    let body = FIRST + u32::try_from(upload.len()).unwrap();
+    assert_eq!(member.arrives(body, b"abcdefghi", NOW_SINCE_BOOT), None);
+    assert_eq!(member.passed(NOW_SINCE_BOOT), Vec::<Vec<u8>>::new());
+    assert!(member.arrives(FIRST, upload, NOW_SINCE_BOOT).is_some());
+    member.queues.wake(&key());
+    assert_eq!(member.passed(NOW_SINCE_BOOT), [b"abcdefghi".to_vec()]);
+}
+
+/// A client whose pauses double gives up soon.
+#[test]
+fn request_passes_without_protection_before_the_client_gives_up() {
+    let mut member = asked();
+    let mut now = NOW_SINCE_BOOT;
+    assert!(!add(&mut member, end_of(1), &request(2), now));
+    for pause in [300, 600, 1200, 2400] {
+        assert_eq!(member.passed(now), Vec::<Vec<u8>>::new());
+        now += Duration::from_millis(pause);
+        assert!(add(&mut member, end_of(1), &request(2), now));
+    }
+    assert_eq!(member.passed(now), [request(2)]);
+    assert_eq!(
+        member.unprotected(),
+        Some(crate::flow::Unprotected::Pipelined)
+    );
+}
+
+/// A client that hears of an unreachable host keeps its pauses short, and waits for longer.
+#[test]
+fn request_waits_while_the_pauses_of_the_client_stay_short() {
+    let mut member = asked();
+    let mut now = NOW_SINCE_BOOT;
+    add(&mut member, end_of(1), &request(2), now);
+    while now < NOW_SINCE_BOOT + WAIT_MAX {
+        assert_eq!(member.passed(now), Vec::<Vec<u8>>::new());
+        now += Duration::from_millis(700);
+        add(&mut member, end_of(1), &request(2), now);
+    }
+    assert_eq!(member.passed(now), [request(2)]);
+}
+
+/// No member joins the segments of a repetition.
+#[test]
+fn request_of_two_segments_is_unprotected_without_a_store() {
+    let mut member = Member::with_connection(StoreKind::None);
+    let both = [request(1), request(2)].concat();
+    let (first, second) = both.split_at(request(1).len() + 9);
+    member.plane.set_store(StoreKind::Indexed);
+    assert_eq!(member.arrives(FIRST, first, NOW_SINCE_BOOT), None);
+    member.plane.set_store(StoreKind::None);
+    assert_eq!(member.passed(NOW_SINCE_BOOT), [request(1)]);
+    let rest = FIRST + u32::try_from(first.len()).unwrap();
+    assert_eq!(member.arrives(rest, second, NOW_SINCE_BOOT), None);
+    member.answers(NOT_FOUND, end_of(1));
+    assert_eq!(member.passed(NOW_SINCE_BOOT), [request(2)[..9].to_vec()]);
+    assert!(member.unprotected().is_some());
+    assert_eq!(member.passed(NOW_SINCE_BOOT), [request(2)[9..].to_vec()]);
 }
 
 #[test]
 fn bytes_beyond_the_limits_are_left_to_the_client() {
-    let mut queues = RequestQueues::default();
-    for number in 0..100_u32 {
-        let packet = packet(&spec(
-            FIRST + number * 1400,
-            SeqNumber(9),
-            Flags::ACK,
+    let mut member = asked();
+    for number in 1..100_u32 {
+        add(
+            &mut member,
+            end_of(1) + number * 1400,
             &[b'a'; 1400],
-        ));
-        let ip = IpPacket::parse(&packet.bytes).unwrap();
-        queues.add(key(), &Segment::of(&ip).unwrap(), NOW_SINCE_BOOT);
+            NOW_SINCE_BOOT,
+        );
     }
-    assert!(queues.len <= FLOW_LEN_MAX);
+    assert!(member.queues.len <= FLOW_LEN_MAX);
+    // The next bytes find room: those that are farthest behind make way.
+    assert!(!add(&mut member, end_of(1), &[b'b'; 1400], NOW_SINCE_BOOT));
+    assert!(member.queues.len <= FLOW_LEN_MAX);
     let gone = |_| Ok::<_, Infallible>(None);
-    assert_eq!(queues.take_due(NOW_SINCE_BOOT, gone), Ok(Vec::new()));
-    assert_eq!((queues.len, queues.deadline()), (0, None));
+    let server = ServerTerms {
+        incarnation: 1,
+        has_store: true,
+    };
+    assert_eq!(
+        member.queues.take_due(NOW_SINCE_BOOT, server, gone),
+        Ok(Vec::new())
+    );
+    assert_eq!((member.queues.len, member.queues.deadline()), (0, None));
 }

@@ -20,12 +20,14 @@ pub fn record(bytes: &[u8]) {
         flow,
     );
     assert!(Record::open(bytes, &key, &name).is_err());
-    match Record::of_plain(bytes) {
-        Ok(record) => match record.seal(&key, &name, [3; 24]) {
-            Ok(sealed) => assert_eq!(Record::open(&sealed, &key, &name), Ok(record)),
-            Err(error) => assert_eq!(error, RecordError::Limit),
-        },
-        Err(error) => assert_eq!(error, RecordError::Contents),
+    for read in [Record::of_plain(bytes), Record::of_plain_with_inputs(bytes)] {
+        match read {
+            Ok(record) => match record.seal(&key, &name, [3; 24]) {
+                Ok(sealed) => assert_eq!(Record::open(&sealed, &key, &name), Ok(record)),
+                Err(error) => assert_eq!(error, RecordError::Limit),
+            },
+            Err(error) => assert_eq!(error, RecordError::Contents),
+        }
     }
 }
 

@@ -10,8 +10,9 @@ use super::{Record, StoreKey};
 use crate::key::PoolKey;
 
 const RECORD_LABEL: &[u8] = b"outlive store record 1";
-/// Version of the format.
+/// Versions of the format. A member of the version before reads the records that have no inputs.
 const FORMAT_VERSION: u8 = 1;
+const FORMAT_VERSION_WITH_INPUTS: u8 = 2;
 /// Length of a nonce, bytes.
 pub const NONCE_LEN: usize = 24;
 const HEAD_LEN: usize = 1 + NONCE_LEN;
@@ -69,17 +70,24 @@ impl Record {
         if !self.is_valid() {
             return Err(RecordError::Limit);
         }
-        let plain = postcard::to_allocvec(self).map_err(|_| RecordError::Limit)?;
+        let (version, plain) = match &self.inputs {
+            None => (FORMAT_VERSION, postcard::to_allocvec(self)),
+            Some(inputs) => (
+                FORMAT_VERSION_WITH_INPUTS,
+                postcard::to_allocvec(&(self, inputs)),
+            ),
+        };
+        let plain = plain.map_err(|_| RecordError::Limit)?;
         if plain.len() > SEALED_LEN_MAX - HEAD_LEN - TAG_LEN {
             return Err(RecordError::Limit);
         }
         let payload = Payload {
             msg: &plain,
-            aad: &additional_data(name),
+            aad: &additional_data(version, name),
         };
         let sealed = cipher(key).encrypt(XNonce::from_slice(&nonce), payload);
         let sealed = sealed.map_err(|_| RecordError::Limit)?;
-        Ok([&[FORMAT_VERSION], &nonce[..], &sealed].concat())
+        Ok([&[version], &nonce[..], &sealed].concat())
     }
 
     /// Reads a sealed record that the store has under this name.
@@ -88,7 +96,7 @@ impl Record {
     /// All but [`RecordError::Limit`].
     pub fn open(bytes: &[u8], key: &RecordKey, name: &StoreKey) -> Result<Self, RecordError> {
         let version = *bytes.first().ok_or(RecordError::Forged)?;
-        if version != FORMAT_VERSION {
+        if !matches!(version, FORMAT_VERSION | FORMAT_VERSION_WITH_INPUTS) {
             return Err(RecordError::Version(version));
         }
         if !(HEAD_LEN..=SEALED_LEN_MAX).contains(&bytes.len()) {
@@ -97,10 +105,14 @@ impl Record {
         let (head, msg) = bytes.split_at(HEAD_LEN);
         let payload = Payload {
             msg,
-            aad: &additional_data(name),
+            aad: &additional_data(version, name),
         };
         let plain = cipher(key).decrypt(XNonce::from_slice(&head[1..]), payload);
-        Self::of_plain(&plain.map_err(|_| RecordError::Forged)?)
+        let plain = plain.map_err(|_| RecordError::Forged)?;
+        match version {
+            FORMAT_VERSION => Self::of_plain(&plain),
+            _ => Self::of_plain_with_inputs(&plain),
+        }
     }
 
     /// Reads the contents of a sealed record.
@@ -111,14 +123,26 @@ impl Record {
         }
         .ok_or(RecordError::Contents)
     }
+
+    /// The same, of a response with inputs.
+    pub(super) fn of_plain_with_inputs(plain: &[u8]) -> Result<Self, RecordError> {
+        match postcard::take_from_bytes::<(Self, Vec<u8>)>(plain) {
+            Ok(((record, inputs), [])) => {
+                let inputs = Some(inputs);
+                Some(Self { inputs, ..record }).filter(Self::is_valid)
+            }
+            _ => None,
+        }
+        .ok_or(RecordError::Contents)
+    }
 }
 
 fn cipher(key: &RecordKey) -> XChaCha20Poly1305 {
     XChaCha20Poly1305::new(&key.0.into())
 }
 
-fn additional_data(name: &StoreKey) -> Vec<u8> {
-    let mut data = Vec::from([FORMAT_VERSION]);
+fn additional_data(version: u8, name: &StoreKey) -> Vec<u8> {
+    let mut data = Vec::from([version]);
     data.extend_from_slice(name.flat().as_bytes());
     data
 }

@@ -90,9 +90,10 @@ fn record() -> impl Strategy<Value = Record> {
         0_u8..16,
         options,
         turns,
+        prop::option::of(prop::collection::vec(any::<u8>(), 0..=INPUTS_LEN_MAX)),
     )
         .prop_map(
-            |(generation, owner, client_isn, server_isn, slot, options, turns)| Record {
+            |(generation, owner, client_isn, server_isn, slot, options, turns, inputs)| Record {
                 generation,
                 owner,
                 client_isn,
@@ -100,6 +101,7 @@ fn record() -> impl Strategy<Value = Record> {
                 slot: Slot::new(slot),
                 options,
                 turns,
+                inputs,
             },
         )
 }
@@ -145,6 +147,7 @@ fn with_turns(turns: Vec<StoredTurn>) -> Record {
             has_timestamps: false,
         },
         turns,
+        inputs: None,
     }
 }
 
@@ -271,10 +274,16 @@ fn record_of_other_key_name_or_version_is_refused() {
         Err(RecordError::Forged)
     );
     let mut next = sealed.clone();
+    next[0] = 3;
+    assert_eq!(
+        Record::open(&next, &key, &name(&POOL, "web1", 1)),
+        Err(RecordError::Version(3))
+    );
     next[0] = 2;
     assert_eq!(
         Record::open(&next, &key, &name(&POOL, "web1", 1)),
-        Err(RecordError::Version(2))
+        Err(RecordError::Forged),
+        "the version is authenticated"
     );
     assert_eq!(
         Record::open(&[], &key, &name(&POOL, "web1", 1)),
@@ -387,4 +396,23 @@ fn seeds_have_the_properties() {
         count += 1;
     }
     assert!(count > 0);
+}
+
+/// A member of the version before reads all records but of responses with inputs.
+#[test]
+fn version_of_a_record_tells_of_inputs() {
+    let key = RecordKey::of(&POOL);
+    let mut record = with_turns(vec![stored_with(0, None)]);
+    for (inputs, version) in [
+        (None, 1),
+        (Some(b"seed=7".to_vec()), 2),
+        (Some(Vec::new()), 2),
+    ] {
+        record.inputs = inputs;
+        let sealed = record.seal(&key, &name(&POOL, "web1", 1), [9; NONCE_LEN]);
+        assert_eq!(sealed.unwrap()[0], version);
+    }
+    record.inputs = Some(vec![b'x'; INPUTS_LEN_MAX + 1]);
+    let sealed = record.seal(&key, &name(&POOL, "web1", 1), [9; NONCE_LEN]);
+    assert_eq!(sealed, Err(RecordError::Limit));
 }

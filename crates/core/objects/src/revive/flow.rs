@@ -114,7 +114,7 @@ fn base(
             asked_at: Duration::ZERO,
             method: question.method,
             is_guarded: false,
-            has_answer: false,
+            inputs_end: None,
             has_range: question.has_own_range,
             repeats: 0,
             released: question.released,
@@ -201,7 +201,6 @@ impl Splice<'_> {
         flow.turn.response_len = Some(header_len + answer.part_len);
         flow.turn.acked = header_len + offset;
         flow.turn.sent = flow.turn.acked;
-        flow.turn.has_answer = true;
         // The whole download counts, not only its part here: see `WITHHOLD_MAX`.
         flow.turn.asked_at = now.saturating_sub(position.age(rules.unix_now));
         if answer.is_complete {

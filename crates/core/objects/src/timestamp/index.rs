@@ -12,6 +12,9 @@
 pub const INDEX_COUNT: u8 = 64;
 /// Most steps that the newest index is ahead of the newest echo.
 pub const MAX_LEAD: u8 = 30;
+/// Steps that an echo is ahead of the newest index of a server that goes on with a connection: the server before gave
+/// two indexes more, and the client has told of an older echo first.
+const AHEAD_MAX: u8 = 2;
 /// From here on an index lasts longer, so that the remaining values last for retransmissions.
 const SCARCE_LEAD: u8 = 16;
 /// An index lasts this share of a smoothed round trip.
@@ -110,6 +113,8 @@ pub struct EchoTable {
     newest_tsval: u32,
     /// Smoothed round trip, eighths of a tick; 0 before the first echo.
     scaled_round_trip: u32,
+    /// The client has echoed an index that this server gave.
+    has_echo: bool,
 }
 
 /// The parts of an [`EchoTable`].
@@ -125,6 +130,8 @@ pub struct EchoParts {
     pub newest_tsval: u32,
     /// Smoothed round trip, eighths of a tick; 0 before the first echo.
     pub scaled_round_trip: u32,
+    /// The client has echoed an index that this server gave.
+    pub has_echo: bool,
 }
 
 impl EchoTable {
@@ -137,6 +144,7 @@ impl EchoTable {
             echoed: index,
             newest_tsval: tsval,
             scaled_round_trip: 0,
+            has_echo: true,
         }
     }
 
@@ -150,6 +158,7 @@ impl EchoTable {
     pub const fn revived(echoed: Index, tsval: u32) -> Self {
         let mut table = Self::new(echoed.advanced(MAX_LEAD - 1), tsval);
         table.echoed = echoed;
+        table.has_echo = false;
         table
     }
 
@@ -192,6 +201,11 @@ impl EchoTable {
     /// `has_old_ack`: the segment acknowledges less than an earlier segment did. Such a segment was delayed, and the
     /// index may be of an earlier cycle: the segment tells nothing about the newest echo.
     pub fn on_echo(&mut self, index: Index, has_old_ack: bool) -> u32 {
+        let ahead = index.steps_after(self.newest);
+        if !self.has_echo && (1..=AHEAD_MAX).contains(&ahead) && !has_old_ack {
+            self.newest = index;
+            self.tsvals[index.entry()] = self.newest_tsval;
+        }
         let behind = self.newest.steps_after(index);
         if has_old_ack || behind > MAX_LEAD {
             let known = behind.min(MAX_LEAD);
@@ -199,6 +213,7 @@ impl EchoTable {
         }
         if behind < self.newest.steps_after(self.echoed) {
             self.echoed = index;
+            self.has_echo = true;
         }
         let tsval = self.tsvals[index.entry()];
         self.update_round_trip(self.newest_tsval.wrapping_sub(tsval));
@@ -214,6 +229,7 @@ impl EchoTable {
             echoed: self.echoed,
             newest_tsval: self.newest_tsval,
             scaled_round_trip: self.scaled_round_trip,
+            has_echo: self.has_echo,
         }
     }
 
@@ -226,6 +242,7 @@ impl EchoTable {
             echoed: parts.echoed,
             newest_tsval: parts.newest_tsval,
             scaled_round_trip: parts.scaled_round_trip,
+            has_echo: parts.has_echo,
         }
     }
 
@@ -345,6 +362,23 @@ mod tests {
         );
         table.on_echo(Index::new(20), false);
         assert_eq!(table.assign(departure(92)), Assigned::New(Index::new(31)));
+    }
+
+    /// The first segment of the client was older than its newest echo.
+    #[test]
+    fn echo_of_the_dead_servers_last_index_is_learned() {
+        for lead in [MAX_LEAD, MAX_LEAD + 1] {
+            let echoed = Index::new(50);
+            let dead = echoed.advanced(lead);
+            let mut table = EchoTable::revived(echoed, 7);
+            table.assign(departure(8));
+            assert_eq!(table.on_echo(dead, false), 8);
+            let next = table.assign(Departure {
+                is_retransmission: true,
+                ..departure(9)
+            });
+            assert_eq!(next, Assigned::New(dead.advanced(1)));
+        }
     }
 
     /// An acknowledgement and a segment on its own, in whatever states, however often these are sent.

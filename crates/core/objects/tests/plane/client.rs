@@ -1,6 +1,6 @@
 //! The client: Linux's rules for timestamps, and a request that is sent again until it is acknowledged.
 
-use http1::{BodyLength, Method, parse_response};
+use http1::{BodyLength, Method, edit::INPUTS_FIELD, parse_response};
 use wire::{
     Flags, FlowKey, IpPacket, OptionsBuffer, SackBlock, SackBlocks, Segment, SegmentSpec,
     SeqNumber, SynOptions, TcpOption, Timestamps,
@@ -31,6 +31,7 @@ pub(crate) struct Client {
     requests: Vec<Vec<u8>>,
     asked: usize,
     asking: Asking,
+    is_dynamic: bool,
     has_timestamps: bool,
     has_store: bool,
     ts_recent: u32,
@@ -59,6 +60,7 @@ impl Client {
             requests: (0..lengths.len()).map(server::request).collect(),
             asked: 0,
             asking: scenario.asking,
+            is_dynamic: scenario.is_dynamic,
             has_timestamps: scenario.client_has_timestamps,
             has_store: scenario.store.is_some() && scenario.has_index,
             ts_recent: 0,
@@ -308,12 +310,21 @@ impl Client {
         let len = self.lengths[object];
         let expected = BodyLength::Bytes(u64::try_from(len).expect("small"));
         assert_eq!((head.status, head.body), (200, expected));
-        for (byte, at) in stream[head.len..].iter().zip(0..) {
-            assert_eq!(
-                *byte,
-                server::body_byte(object, at),
-                "byte {at} of {object}"
-            );
+        let body = &stream[head.len..];
+        let seed = match body.first_chunk() {
+            Some(seed) if self.is_dynamic => Some(u32::from_be_bytes(*seed)),
+            _ => None,
+        };
+        for value in head.fields.values(INPUTS_FIELD) {
+            assert!(value.trim_ascii().is_empty(), "inputs at a client");
+        }
+        for (byte, at) in body.iter().zip(0..) {
+            let expected = match seed {
+                Some(seed) => server::dynamic_byte(object, seed, at),
+                None if self.is_dynamic => *byte,
+                None => server::body_byte(object, at),
+            };
+            assert_eq!(*byte, expected, "byte {at} of {object}");
         }
         let is_whole = stream.len() >= head.len + len;
         if is_whole {

@@ -52,6 +52,7 @@ fn scenario() -> impl Strategy<Value = Scenario> {
                 client_has_timestamps: true,
                 store: None,
                 has_index: true,
+                is_dynamic: false,
             },
         )
 }
@@ -77,8 +78,21 @@ fn scenario_without_timestamps() -> impl Strategy<Value = Scenario> {
     })
 }
 
+/// Dynamic responses: the record alone has the inputs of each.
+fn dynamic_scenario() -> impl Strategy<Value = Scenario> {
+    scenario_with_a_store().prop_map(|scenario| Scenario {
+        is_dynamic: true,
+        ..scenario
+    })
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
+    #[test]
+    fn dynamic_downloads_survive_any_deaths(scenario in dynamic_scenario()) {
+        Pool::new(&scenario).run();
+    }
+
     #[test]
     fn downloads_without_timestamps_survive_any_deaths(scenario in scenario_without_timestamps()) {
         Pool::new(&scenario).run();
@@ -108,6 +122,7 @@ fn download_without_deaths_is_whole() {
         client_has_timestamps: true,
         store: None,
         has_index: true,
+        is_dynamic: false,
     };
     let pool = Pool::new(&scenario).run();
     assert_eq!(pool.revived, 0);
@@ -129,6 +144,7 @@ fn next_requests_survive_a_death_at_any_tick() {
             client_has_timestamps: true,
             store: None,
             has_index: true,
+            is_dynamic: false,
         };
         Pool::new(&scenario).run();
     }
@@ -151,6 +167,7 @@ fn pipelined_requests_survive_a_death_at_any_tick() {
                 client_has_timestamps: true,
                 store: None,
                 has_index: true,
+                is_dynamic: false,
             };
             revived += Pool::new(&scenario).run().revived;
         }
@@ -175,6 +192,7 @@ fn downloads_survive_a_death_at_any_tick() {
                 client_has_timestamps: true,
                 store: None,
                 has_index: true,
+                is_dynamic: false,
             };
             revived += Pool::new(&scenario).run().revived;
         }
@@ -198,6 +216,7 @@ fn deaths_with_a_store(client_has_timestamps: bool) -> (u32, u32) {
                 client_has_timestamps,
                 store: Some(3),
                 has_index: true,
+                is_dynamic: false,
             };
             let pool = Pool::new(&scenario).run();
             revived += pool.revived_by_record;
@@ -237,6 +256,7 @@ fn deferred_download_outlasts_a_silent_store() {
         client_has_timestamps: false,
         store: Some(60_000),
         has_index: true,
+        is_dynamic: false,
     };
     let pool = Pool::new(&scenario).run();
     assert!(!pool.is_reset);
@@ -257,6 +277,7 @@ fn echo_older_than_its_acknowledgement_mixes_no_bytes() {
         client_has_timestamps: true,
         store: Some(0),
         has_index: true,
+        is_dynamic: false,
     };
     Pool::new(&scenario).run();
 }
@@ -276,6 +297,7 @@ fn acknowledged_part_of_a_request_without_its_response_costs_no_connection() {
         client_has_timestamps: true,
         store: None,
         has_index: true,
+        is_dynamic: false,
     };
     Pool::new(&scenario).run();
 }
@@ -294,6 +316,7 @@ fn record_of_the_next_request_tells_that_the_response_before_is_whole() {
         client_has_timestamps: true,
         store: Some(14),
         has_index: true,
+        is_dynamic: false,
     };
     Pool::new(&scenario).run();
 }

@@ -14,7 +14,7 @@ use objects::{
         CopyKind, Event, MARK_FROM_SERVER, MARK_QUEUED, MARK_SERVER_SPACE, Packet, Plane,
         SegmentCopy, Settings, StoreKind, Verdict,
     },
-    queue::{self, RequestQueues},
+    queue::{self, RequestQueues, ServerTerms},
     record::Record,
     revive::{Action, PositionError, Reason, Revival, Rules, SETTLE_TIME, WITHHOLD_MAX},
     timestamp::{ClientOptions, State},
@@ -71,6 +71,8 @@ pub(crate) struct Scenario {
     pub(crate) store: Option<u64>,
     /// The store lists records: clients are called, and keep no request.
     pub(crate) has_index: bool,
+    /// The server makes each response from another input.
+    pub(crate) is_dynamic: bool,
 }
 
 impl Scenario {
@@ -146,14 +148,14 @@ impl Pool {
             now: 0,
             client,
             member: Member {
-                plane: plane(key),
+                plane: plane(key, scenario.is_dynamic),
                 server: None,
                 restart_at: 0,
                 incarnation: 1,
                 revival: None,
                 turns: Turns::default(),
                 deferred: DeferredResponses::default(),
-                queues: RequestQueues::default(),
+                queues: RequestQueues::new(scenario.is_dynamic),
             },
             store: Store::default(),
             network: BTreeMap::new(),
@@ -175,7 +177,12 @@ impl Pool {
 
     fn start_server(&mut self) {
         let seed = self.rng.random();
-        self.member.server = Some(Server::new(self.key, &self.scenario.lengths, seed));
+        let Scenario {
+            lengths,
+            is_dynamic,
+            ..
+        } = &self.scenario;
+        self.member.server = Some(Server::new(self.key, lengths, *is_dynamic, seed));
         self.member.plane.new_incarnation(self.member.incarnation);
     }
 
@@ -209,7 +216,7 @@ impl Pool {
             }
             match death {
                 Death::Host => {
-                    self.member.plane = plane(self.key);
+                    self.member.plane = plane(self.key, self.scenario.is_dynamic);
                     self.member.plane.set_quiescence(LEASE_MAX);
                     self.member.plane.set_store(self.scenario.store_kind());
                     self.store.call_at = now + RESTART_TICKS;
@@ -426,7 +433,9 @@ impl Pool {
                 CopyKind::Deferred => self.member.deferred.add(copy, now),
                 CopyKind::Queued => {
                     let segment = copy.segment().expect("a segment");
-                    self.member.queues.add(copy.key, &segment, now);
+                    if let Some(flow) = self.member.plane.flow(&copy.key) {
+                        self.member.queues.add(copy.key, flow, &segment, now);
+                    }
                 }
                 _ => self.take(&copy),
             }
@@ -458,7 +467,11 @@ impl Pool {
         }
         let plane = &self.member.plane;
         let flow = |key| Ok::<_, Infallible>(plane.flow(&key).cloned());
-        let Ok(passed) = self.member.queues.take_due(self.time(), flow);
+        let server = ServerTerms {
+            incarnation: self.member.incarnation,
+            has_store: self.scenario.store.is_some(),
+        };
+        let Ok(passed) = self.member.queues.take_due(self.time(), server, flow);
         for bytes in passed.into_iter().flat_map(|it| it.packets) {
             let mut packet = self.packet(bytes);
             packet.mark = MARK_BASE + MARK_QUEUED;
@@ -579,7 +592,7 @@ impl Pool {
     }
 }
 
-fn plane(key: FlowKey) -> Plane {
+fn plane(key: FlowKey, is_dynamic: bool) -> Plane {
     let mut plane = Plane::new(Settings {
         addresses: vec![key.server()],
         keys: vec![POOL_KEY],
@@ -587,6 +600,7 @@ fn plane(key: FlowKey) -> Plane {
         version_check: VersionCheck::Etag,
         is_immutable: false,
         withhold: WITHHOLD_MAX,
+        takes_inputs: is_dynamic,
     });
     plane.accept(true);
     plane.set_lease(LEASE_MAX);

@@ -1,7 +1,9 @@
 //! The server of a member: a small TCP that answers requests for objects.
 
 use http1::{
-    Method, parse_request,
+    Method,
+    edit::INPUTS_FIELD,
+    parse_request,
     range::{ByteRange, RangeRequest},
 };
 use wire::{
@@ -38,6 +40,17 @@ pub(crate) fn body_byte(object: usize, at: u64) -> u8 {
     mixed.to_le_bytes()[0] ^ u8::try_from(object).expect("few")
 }
 
+/// Bytes at the beginning of a dynamic object that tell its input.
+pub(crate) const SEED_LEN: u64 = 4;
+
+/// The byte of a dynamic object that is made from this input.
+pub(crate) fn dynamic_byte(object: usize, seed: u32, at: u64) -> u8 {
+    match at {
+        0..SEED_LEN => seed.to_be_bytes()[usize::try_from(at).expect("small")],
+        _ => body_byte(object, at ^ u64::from(seed)),
+    }
+}
+
 pub(crate) fn request(object: usize) -> Vec<u8> {
     format!("GET /{object} HTTP/1.1\r\nHost: pool\r\n\r\n").into_bytes()
 }
@@ -58,6 +71,14 @@ fn response(object: usize, len: usize, range: Option<RangeRequest>, life: u32) -
         return head.into_bytes();
     };
     part_of(object, len, part)
+}
+
+/// The whole response of a service that ignores ranges, and makes each response from another input.
+fn dynamic_response(object: usize, len: usize, seed: u32) -> Vec<u8> {
+    let len = u64::try_from(len).expect("small");
+    let head = format!("HTTP/1.1 200 OK\r\nX-TRODS: {seed}\r\nContent-Length: {len}\r\n\r\n");
+    let body = (0..len).map(|at| dynamic_byte(object, seed, at));
+    head.into_bytes().into_iter().chain(body).collect()
 }
 
 fn part_of(object: usize, len: u64, part: ByteRange) -> Vec<u8> {
@@ -90,6 +111,7 @@ struct Socket {
 pub(crate) struct Server {
     key: FlowKey,
     lengths: Vec<usize>,
+    is_dynamic: bool,
     clock_offset: u32,
     next_iss: u32,
     socket: Option<Socket>,
@@ -98,10 +120,11 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(key: FlowKey, lengths: &[usize], seed: u32) -> Self {
+    pub(crate) fn new(key: FlowKey, lengths: &[usize], is_dynamic: bool, seed: u32) -> Self {
         Self {
             key,
             lengths: lengths.to_vec(),
+            is_dynamic,
             clock_offset: seed.rotate_left(13),
             next_iss: seed,
             socket: None,
@@ -238,9 +261,14 @@ impl Server {
                 let object: usize = head.target[1..].parse().expect("a number");
                 let range = head.fields.value("range").expect("one");
                 let range = range.map(|range| RangeRequest::parse(range).expect("of ours"));
-                socket
-                    .out
-                    .extend(response(object, self.lengths[object], range, self.next_iss));
+                let inputs = head.fields.value(INPUTS_FIELD).expect("one");
+                let seed = inputs.map(|seed| seed.parse().expect("a number"));
+                let (len, life) = (self.lengths[object], self.next_iss);
+                self.next_iss = life.wrapping_add(1);
+                socket.out.extend(match self.is_dynamic {
+                    true => dynamic_response(object, len, seed.unwrap_or(life)),
+                    false => response(object, len, range, life),
+                });
             }
         }
     }

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use objects::{plane::SegmentCopy, queue};
+use objects::{
+    plane::SegmentCopy,
+    queue::{self, ServerTerms},
+};
 use wire::FlowKey;
 
 use super::Member;
@@ -14,12 +17,12 @@ impl Member {
         let Some(segment) = copy.segment() else {
             return Ok(());
         };
-        let is_repetition = self.queues.add(copy.key, &segment, now);
-        let Some(flow) = self.plane.flow(copy.key)?.filter(|_| is_repetition) else {
+        let Some(flow) = self.plane.flow(copy.key)? else {
             return Ok(());
         };
+        let is_repetition = self.queues.add(copy.key, &flow, &segment, now);
         // The programs tell of repetitions of the request under way.
-        if !segment.seq().before(flow.turn.request_end) {
+        if is_repetition && !segment.seq().before(flow.turn.request_end) {
             self.revivals
                 .keep_close(&self.plane, copy.key, segment.seq());
         }
@@ -42,7 +45,13 @@ impl Member {
     /// Requests whose turn has come.
     pub(super) fn pass_requests(&mut self) -> Result<(), MemberError> {
         let plane = &self.plane;
-        let passed = self.queues.take_due(clock::now(), |key| plane.flow(key))?;
+        let server = ServerTerms {
+            incarnation: self.service.rules.incarnation,
+            has_store: self.records.is_some(),
+        };
+        let passed = self
+            .queues
+            .take_due(clock::now(), server, |key| plane.flow(key))?;
         for passed in passed {
             self.revivals.pass_queued(&self.plane, &passed);
         }

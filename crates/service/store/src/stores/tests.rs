@@ -83,6 +83,7 @@ fn record(generation: u32) -> Record {
             has_timestamps: false,
         },
         turns: Vec::new(),
+        inputs: None,
     }
 }
 

@@ -330,5 +330,6 @@ pub(crate) fn record(generation: u32) -> Record {
             has_range: false,
             answer: None,
         }],
+        inputs: None,
     }
 }

@@ -47,6 +47,7 @@ enum request_flag {
 	REQUEST_UPGRADE = 32,
 	REQUEST_EXPECT = 64,
 	REQUEST_SUFFIX = 128, /* the last bytes of an object */
+	REQUEST_INPUTS = 256, /* X-TRODS */
 };
 
 enum response_flag {
@@ -55,6 +56,7 @@ enum response_flag {
 	RESPONSE_PART = 4, /* 206, and the range is known */
 	RESPONSE_PARTS = 8, /* 206, multipart/byteranges */
 	RESPONSE_COMPARABLE = 16, /* another response can be known to be of the same version */
+	RESPONSE_INPUTS = 32, /* X-TRODS: inputs of a dynamic response */
 };
 
 /* All 0 but the verdict, unless the head is whole. */
@@ -64,7 +66,9 @@ struct request_head {
 	__u8 verdict; /* enum head_verdict */
 	__u8 method; /* enum head_method */
 	__u8 body; /* enum head_body */
-	__u8 flags; /* enum request_flag */
+	__u8 pad;
+	__u16 flags; /* enum request_flag */
+	__u8 more_pad[6];
 };
 
 /* All 0 but the verdict, unless the head is whole. */

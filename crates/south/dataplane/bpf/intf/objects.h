@@ -46,7 +46,8 @@ struct member {
 	__u8 is_immutable;  /* the operator says that objects never change */
 	__u8 accepts;       /* connections may begin here */
 	__u8 store;         /* enum store_kind */
-	__u8 pad[2];
+	__u8 takes_inputs;  /* responses may have inputs: X-TRODS */
+	__u8 pad[1];
 };
 
 /* The store of the pool. */
@@ -97,14 +98,15 @@ struct object_turn {
 	__u32 request_end;
 	__u32 response_start;
 	__u32 number;    /* of the turn, from 0 */
+	__u32 head_end;  /* with inputs: of the head of the response */
 	__u8 phase;      /* enum object_phase */
 	__u8 method;     /* enum head_method */
 	__u8 is_guarded; /* the request stays unacknowledged until the client has the response */
-	__u8 has_answer; /* the head of the response was read */
+	__u8 has_inputs; /* the head of the response has inputs, which the client must not get */
 	__u8 has_range;  /* the client asked for a part */
 	__u8 repeats;    /* how often the client has sent the request again since it was last told something */
 	__u8 released;   /* bytes of the guarded request that the client was told to have arrived */
-	__u8 pad[1];
+	__u8 pad[5];
 };
 
 /* The server's timestamps behind the indexes (objects::timestamp::index). */
@@ -114,7 +116,8 @@ struct echo_table {
 	__u32 scaled_round_trip; /* eighths of a tick; written at ingress */
 	__u8 newest;
 	__u8 echoed; /* written at ingress */
-	__u8 pad[2];
+	__u8 has_echo; /* the client has echoed an index that this server gave; written at ingress */
+	__u8 pad[1];
 };
 
 struct object_flow {
@@ -226,7 +229,7 @@ enum object_copy_kind {
 	COPY_PARKED = 3,  /* of the server, to such a client */
 	COPY_REQUEST = 4,  /* of a client: a guarded request */
 	COPY_RESPONSE = 5, /* of the server: the head of its response */
-	COPY_DEFERRED = 6,     /* of the server: for a client without timestamps, before the record is stored */
+	COPY_DEFERRED = 6, /* of the server: before the record is stored, or a head with inputs */
 	COPY_QUEUED = 7,   /* of a client: bytes behind the request under way, or a part of a request */
 };
 

@@ -14,6 +14,7 @@
  *   first payload of a response                 -> the head is read: from here on timestamps say where the body began
  *   pure ACK of a guarded request               -> withheld
  *   response to a client without timestamps     -> user space, until the record of the turn is in the store
+ *   response with inputs                        -> the same; its head leaves from user space alone, without these
  *   anything else of a flow                     -> sequence number, window and timestamp as the client shall see these;
  *                                                  a guarded request unacknowledged
  *   connection that is over                     -> translated
@@ -139,7 +140,8 @@ static __always_inline bool stamp(struct object_scratch *s, struct object_flow *
 }
 
 static __always_inline int egress_flow(struct __sk_buff *skb, struct member *m, struct object_scratch *s,
-				       const struct flow_key *key, struct object_flow *f, const struct packet *p)
+				       const struct flow_key *key, struct object_flow *f, const struct packet *p,
+				       bool is_own)
 {
 	__u32 len = sequence_len(p), seq = p->seq + f->delta, end = seq + len;
 	if (f->mode == OBJECT_FOREIGN)
@@ -165,7 +167,8 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct member *m, 
 		return self_ack(skb, s, f, p, (before(end, f->floor) ? end : f->floor) - f->delta);
 	if (p->payload_len && after(seq + p->payload_len, sent_end(f)))
 		on_server_payload(skb, m, s, key, f, p, seq + p->payload_len);
-	if (len && awaits_store(f)) {
+	bool has_inputs = f->turn.has_inputs && before(seq, f->turn.head_end) && !is_own;
+	if (len && (awaits_store(f) || has_inputs)) {
 		count(OBJECTS_DEFERRED);
 		copy_segment(skb, key, p->ip_len, COPY_DEFERRED);
 		return withhold();
@@ -260,7 +263,7 @@ int egress(struct __sk_buff *skb)
 		f = NULL;
 	}
 	if (f) {
-		int verdict = egress_flow(skb, m, s, &key, f, &p);
+		int verdict = egress_flow(skb, m, s, &key, f, &p, ours == MARK_FROM_SERVER);
 		if (ours != MARK_FROM_SERVER || verdict != TCX_NEXT)
 			return verdict;
 		skb->mark = m->mark + MARK_TO_CLIENT; /* it leaves this device again */

@@ -48,6 +48,7 @@ enum head_field {
 	FIELD_CREDENTIALS = TEXT_FIELDS,
 	FIELD_UPGRADE,
 	FIELD_EXPECT,
+	FIELD_INPUTS,
 	FIELD_OTHER,
 	HEAD_FIELDS = 16, /* a power of two for the verifier */
 };
@@ -191,7 +192,7 @@ static __always_inline __u32 field_of(const struct name *name)
 	case 6:
 		return IS_NAMED(name, "cookie") ? FIELD_CREDENTIALS : IS_NAMED(name, "expect") ? FIELD_EXPECT : FIELD_OTHER;
 	case 7:
-		return IS_NAMED(name, "upgrade") ? FIELD_UPGRADE : FIELD_OTHER;
+		return IS_NAMED(name, "upgrade") ? FIELD_UPGRADE : IS_NAMED(name, "x-trods") ? FIELD_INPUTS : FIELD_OTHER;
 	case 10:
 		return IS_NAMED(name, "connection") ? FIELD_CONNECTION : FIELD_OTHER;
 	case 12:
@@ -575,7 +576,7 @@ __noinline int has_suffix(struct head_scan *s)
 	return false;
 }
 
-static __always_inline bool find_request_flags(struct __sk_buff *skb, struct head_scan *s, __u8 *flags)
+static __always_inline bool find_request_flags(struct __sk_buff *skb, struct head_scan *s, __u16 *flags)
 {
 	bool is_close;
 	if (!find_close(skb, s, &is_close))
@@ -583,7 +584,8 @@ static __always_inline bool find_request_flags(struct __sk_buff *skb, struct hea
 	*flags = (s->is_http10 ? REQUEST_HTTP10 : 0) | (is_close ? REQUEST_CLOSE : 0) |
 		 (s->seen & FIELD_BIT(FIELD_CREDENTIALS) ? REQUEST_CREDENTIALS : 0) |
 		 (s->seen & FIELD_BIT(FIELD_UPGRADE) ? REQUEST_UPGRADE : 0) |
-		 (s->seen & FIELD_BIT(FIELD_EXPECT) ? REQUEST_EXPECT : 0);
+		 (s->seen & FIELD_BIT(FIELD_EXPECT) ? REQUEST_EXPECT : 0) |
+		 (s->seen & FIELD_BIT(FIELD_INPUTS) ? REQUEST_INPUTS : 0);
 	if (!(s->seen & FIELD_BIT(FIELD_RANGE)))
 		return true;
 	if (!take_value(skb, s, FIELD_RANGE))
@@ -776,7 +778,8 @@ __noinline int scan_response_by(struct __sk_buff *skb, __u32 offset, __u32 len, 
 	out->status = s->status;
 	if (find_body(skb, s, is_bodyless(s->status, rules & 0xff), &out->body, &out->body_len) &&
 	    find_close(skb, s, &is_close) && find_range(skb, s, out) && find_version(skb, s, rules >> 8, out))
-		out->flags |= (s->is_http10 ? RESPONSE_HTTP10 : 0) | (is_close ? RESPONSE_CLOSE : 0);
+		out->flags |= (s->is_http10 ? RESPONSE_HTTP10 : 0) | (is_close ? RESPONSE_CLOSE : 0) |
+			      (s->seen & FIELD_BIT(FIELD_INPUTS) ? RESPONSE_INPUTS : 0);
 	else
 		*out = (struct response_head){ .verdict = HEAD_DOUBT };
 	return out->verdict;

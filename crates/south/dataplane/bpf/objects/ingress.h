@@ -132,6 +132,7 @@ __noinline int fill_flow(struct object_scratch *s, const struct object_embryo *e
 	f->turn.request_end = f->client_nxt;
 	f->turn.asked_ns = e->began_ns;
 	f->echoes.newest_tsval = e->tsval;
+	f->echoes.has_echo = 1;
 	for (__u32 i = 0; i < ECHO_ENTRIES; i++)
 		f->echoes.tsvals[i] = e->tsval;
 	f->has_sack = e->has_sack;
@@ -230,6 +231,18 @@ static __always_inline void note_client(struct object_flow *f, const struct obje
 	f->client_window = p->window;
 }
 
+/* Would the server's TCP take the bytes? User space gives them to it with the client's newest acknowledgement and
+ * timestamp, and a sender that guesses must not gain by that: the acknowledgement is not older than the largest window
+ * (RFC 5961 5.2), nor the timestamp than the newest (RFC 7323 5.2). */
+static __always_inline bool has_fitting_numbers(const struct object_flow *f, const struct object_scratch *s,
+						const struct packet *p, const struct options *o)
+{
+	__u32 window_most = 65535U << (f->client_window_scale & 15);
+	if (before(p->ack, f->client_ack - window_most))
+		return false;
+	return !f->has_timestamps || (o->timestamps && !before(option_tsval(s->header.tcp, o), f->client_tsval));
+}
+
 /* The bytes wait for their turn, unacknowledged. A repetition of the request under way may come in the same segment. */
 static __always_inline int keep_waiting(struct __sk_buff *skb, struct member *m, const struct flow_key *key,
 					struct object_flow *f, const struct packet *p)
@@ -282,7 +295,7 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct member *m,
 		tell(m, OBJECT_TURN_OVER, key, 0, 0);
 	if (p->payload_len && after(p->seq + p->payload_len, f->client_nxt)) {
 		if (on_client_payload(skb, m, key, f, p, is_queued))
-			return keep_waiting(skb, m, key, f, p);
+			return has_fitting_numbers(f, s, p, &o) ? keep_waiting(skb, m, key, f, p) : TCX_DROP;
 	} else if (p->payload_len && f->turn.is_guarded && after(p->seq + p->payload_len, f->turn.request_start)) {
 		on_repeated_request(m, key, f);
 	}

@@ -3,7 +3,7 @@
  * The maps of a member, and the small questions that every program asks of these.
  *
  * One writer for each field: the client's fields of a connection, and the echoes that it has sent, are written at
- * ingress; the server's fields, and the indexes, at egress. A turn goes from hand to hand as the protocol orders:
+ * ingress; the server's fields, and the indexes, at egress (after a revival, an echo may advance an index). A turn goes from hand to hand as the protocol orders:
  * ingress begins a turn before the server can answer, egress reads the answer before the client can acknowledge it,
  * ingress ends the turn.
  */
@@ -171,10 +171,11 @@ static __always_inline bool is_stored(const struct object_flow *f)
 	return *(const volatile __u32 *)&f->stored_turn == f->turn.number + 1;
 }
 
-/* The record alone would tell another member the client's position. */
+/* The record alone would tell another member the client's position, or the response. */
 static __always_inline bool awaits_store(const struct object_flow *f)
 {
-	return !f->has_timestamps && !f->unprotected && f->turn.is_guarded && f->turn.phase == OBJECT_BODY && !is_stored(f);
+	return (!f->has_timestamps || f->turn.has_inputs) && !f->unprotected && f->turn.is_guarded &&
+	       f->turn.phase == OBJECT_BODY && !is_stored(f);
 }
 
 /* From here on an echo of the client tells every member that the connection cannot be revived. */

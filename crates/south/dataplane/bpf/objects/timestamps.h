@@ -17,6 +17,7 @@
 #define KIND_SHIFT 24
 #define INDEX_MASK 63
 #define MAX_LEAD 30
+#define AHEAD_MOST 2 /* an echo of the last index of a server that died */
 #define SCARCE_LEAD 16
 #define LONGEST_ROUND_TRIP (1U << 28)
 /* The header of a first response must be shorter to travel in a timestamp. */
@@ -147,13 +148,20 @@ static __always_inline enum assigned assign_index(struct echo_table *t, __u32 ts
 /* What the server's TCP must read in the place of an echo. */
 static __always_inline __u32 on_echo(struct echo_table *t, __u8 index, bool has_old_ack)
 {
+	__u8 ahead = (index - t->newest) & INDEX_MASK;
+	if (!t->has_echo && ahead && ahead <= AHEAD_MOST && !has_old_ack) {
+		t->newest = index;
+		t->tsvals[index & (ECHO_ENTRIES - 1)] = t->newest_tsval;
+	}
 	__u8 behind = (t->newest - index) & INDEX_MASK;
 	if (has_old_ack || behind > MAX_LEAD) {
 		__u8 known = behind < MAX_LEAD ? behind : MAX_LEAD;
 		return t->tsvals[(t->newest - known) & (ECHO_ENTRIES - 1)];
 	}
-	if (behind < ((t->newest - t->echoed) & INDEX_MASK))
+	if (behind < ((t->newest - t->echoed) & INDEX_MASK)) {
 		t->echoed = index;
+		t->has_echo = 1;
+	}
 	__u32 tsval = t->tsvals[index & (ECHO_ENTRIES - 1)];
 	__u32 sample = t->newest_tsval - tsval;
 	if (sample > LONGEST_ROUND_TRIP)

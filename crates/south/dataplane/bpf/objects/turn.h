@@ -103,6 +103,9 @@ static __always_inline bool on_client_payload(struct __sk_buff *skb, struct memb
 	if (head.verdict == HEAD_PARTIAL && m->store)
 		return must_wait(m, key, f, OBJECT_SPLIT_REQUEST, is_queued);
 	__u8 reason = objection(&head);
+	/* User space blanks the field. */
+	if (!reason && m->takes_inputs && (head.flags & REQUEST_INPUTS) && !is_queued)
+		return true;
 	if (!reason && p->payload_len > head.len + head.body_len)
 		return must_wait(m, key, f, OBJECT_PIPELINED, is_queued);
 	bool is_guarded = head.method == METHOD_GET && !head.body_len && (f->has_timestamps || m->store == STORE_INDEXED);
@@ -124,7 +127,7 @@ static __always_inline bool on_client_payload(struct __sk_buff *skb, struct memb
 	t->method = head.method;
 	t->has_range = !!(head.flags & REQUEST_RANGE);
 	t->is_guarded = is_guarded;
-	t->has_answer = 0;
+	t->has_inputs = 0;
 	t->repeats = 0;
 	t->released = 0;
 	/* Of the first request it is the time of the handshake: the slot of the connection tells no other. */
@@ -151,6 +154,13 @@ static __always_inline __u8 on_response_head(struct __sk_buff *skb, struct membe
 	scan_response(skb, payload_at(p), p->payload_len, t->method, m->version_check, &head);
 	if (head.verdict != HEAD_WHOLE || head.status < 200)
 		return OBJECT_HEADER;
+	if (m->takes_inputs && (head.flags & RESPONSE_INPUTS)) {
+		t->has_inputs = 1;
+		t->head_end = t->response_start + head.len;
+		/* Without its inputs no server repeats the response. */
+		if (!m->store)
+			t->is_guarded = 0;
+	}
 	if (head.body == BODY_CHUNKED)
 		return OBJECT_CHUNKED;
 	if (head.flags & RESPONSE_PARTS)
@@ -161,7 +171,6 @@ static __always_inline __u8 on_response_head(struct __sk_buff *skb, struct membe
 			return OBJECT_OWN_RANGE;
 	}
 	__u32 word = version_word(head.version, head.range_first);
-	t->has_answer = 1;
 	t->response_len = head.body == BODY_BYTES ? head.len + head.body_len : NO_LENGTH;
 	if (!t->number) {
 		if (head.len >= HEADER_MOST)
@@ -240,7 +249,8 @@ static __always_inline void on_server_payload(struct __sk_buff *skb, struct memb
 	else if (is_head && m->store && t->is_guarded)
 		/* A later response is soon further than its timestamps can tell. */
 		copy_turn(skb, key, p->ip_len, COPY_RESPONSE,
-			  !f->has_timestamps || (t->number && t->response_len > NEAR_LIMIT) ? BPF_RB_FORCE_WAKEUP :
+			  !f->has_timestamps || t->has_inputs || (t->number && t->response_len > NEAR_LIMIT) ?
+				  BPF_RB_FORCE_WAKEUP :
 											      BPF_RB_NO_WAKEUP);
 }
 
@@ -269,17 +279,18 @@ static __always_inline void on_server_fin(struct object_flow *f)
 		f->turn.response_len = f->turn.sent;
 }
 
-/* The client has acknowledged more, in a segment whose payload ends at `end`. Whether the turn is over with that. */
+/* An acknowledgement of the client, in a segment whose payload ends at `end`. Whether the turn is over with that. */
 static __always_inline bool on_client_ack(struct object_flow *f, __u32 ack, __u32 end)
 {
 	struct object_turn *t = &f->turn;
-	if (!after(ack, f->client_ack))
-		return false;
-	if (t->phase == OBJECT_BODY)
-		t->acked += ack - f->client_ack;
-	if (after(ack, sent_end(f)))
-		t->sent += ack - sent_end(f);
-	f->client_ack = ack;
+	if (after(ack, f->client_ack)) {
+		if (t->phase == OBJECT_BODY)
+			t->acked += ack - f->client_ack;
+		if (after(ack, sent_end(f)))
+			t->sent += ack - sent_end(f);
+		f->client_ack = ack;
+	}
+	/* Also with the last bytes of a request that the server has answered before. */
 	if (t->phase != OBJECT_BODY || t->acked < t->response_len)
 		return false;
 	if (before(f->client_nxt, t->request_end) && before(end, t->request_end))

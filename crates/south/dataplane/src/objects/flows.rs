@@ -152,7 +152,8 @@ impl From<&Turn> for abi::object_turn {
                 Method::Other => 2,
             },
             is_guarded: turn.is_guarded.into(),
-            has_answer: turn.has_answer.into(),
+            has_inputs: turn.inputs_end.is_some().into(),
+            head_end: turn.inputs_end.map_or(0, |end| end.0),
             has_range: turn.has_range.into(),
             repeats: turn.repeats,
             released: turn.released,
@@ -183,7 +184,7 @@ fn decoded_exchange(raw: &abi::object_turn) -> Option<Turn> {
             _ => Method::Other,
         },
         is_guarded: raw.is_guarded != 0,
-        has_answer: raw.has_answer != 0,
+        inputs_end: (raw.has_inputs != 0).then_some(SeqNumber(raw.head_end)),
         has_range: raw.has_range != 0,
         repeats: raw.repeats,
         released: raw.released,
@@ -197,6 +198,7 @@ impl From<&EchoTable> for abi::echo_table {
             tsvals: parts.tsvals,
             newest_tsval: parts.newest_tsval,
             scaled_round_trip: parts.scaled_round_trip,
+            has_echo: parts.has_echo.into(),
             newest: parts.newest.number(),
             echoed: parts.echoed.number(),
             ..Default::default()
@@ -211,5 +213,6 @@ fn echoes_of(raw: &abi::echo_table) -> EchoTable {
         echoed: Index::new(raw.echoed),
         newest_tsval: raw.newest_tsval,
         scaled_round_trip: raw.scaled_round_trip,
+        has_echo: raw.has_echo != 0,
     })
 }

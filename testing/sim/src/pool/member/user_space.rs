@@ -10,7 +10,7 @@ use objects::{
     flow::{Flow, Mode},
     judge::JudgeRules,
     plane::{CopyKind, Event, MARK_CLIENT_SPACE, MARK_QUEUED, Plane, SegmentCopy},
-    queue::{self, RequestQueues},
+    queue::{self, RequestQueues, ServerTerms},
     revivals::{Programs, Revivals},
     revive::{PositionError, Rules, SETTLE_TIME, WITHHOLD_MAX},
     timestamp::index::{EchoParts, EchoTable},
@@ -439,7 +439,10 @@ impl Member {
             let space = &mut self.user_space;
             if copy.kind == CopyKind::Queued {
                 let segment = copy.segment();
-                segment.map(|segment| space.queues.add(copy.key, &segment, now));
+                let flow = self.plane.flow(&copy.key);
+                if let (Some(segment), Some(flow)) = (segment, flow) {
+                    space.queues.add(copy.key, flow, &segment, now);
+                }
                 continue;
             }
             let is_claimed = copy.kind != CopyKind::Unknown || space.revivals.knows(&copy.key);
@@ -469,7 +472,11 @@ impl Member {
         let now = self.reading(around);
         let plane = &self.plane;
         let flow = |key| Ok::<_, Infallible>(plane.flow(&key).cloned());
-        let Ok(passed) = self.user_space.queues.take_due(now, flow);
+        let server = ServerTerms {
+            incarnation: self.user_space.rules.incarnation,
+            has_store: false,
+        };
+        let Ok(passed) = self.user_space.queues.take_due(now, server, flow);
         for packet in passed.into_iter().flat_map(|it| it.packets) {
             self.send_on(packet, MARK_QUEUED, around, sent)?;
         }

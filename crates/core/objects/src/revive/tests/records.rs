@@ -38,6 +38,7 @@ pub(super) fn record(number: u32) -> Record {
             has_timestamps: true,
         },
         turns: vec![turn],
+        inputs: None,
     }
 }
 
@@ -233,4 +234,37 @@ fn later_echo_of_a_long_response_needs_the_record() {
         reason(begun),
         Reason::Position(PositionError::RecordMissing)
     );
+}
+
+/// A dynamic response without validators, of a server that ignores ranges or not.
+#[test]
+fn response_with_inputs_is_asked_with_the_inputs() {
+    let mut record = record(0);
+    record.inputs = Some(b"seed=7".to_vec());
+    let answer = record.turns[0].answer.as_mut().unwrap();
+    answer.version.etag = None;
+    answer.version.last_modified = None;
+    let segment = (request_end(), ack_at(3000), stored_echo(0), &[][..]);
+    let (mut revival, actions) = begin_with(Ok(&record), segment).unwrap();
+    let (request, _) = asked(&mut revival, &actions);
+    assert!(request.contains("\r\nX-TRODS: seed=7\r\n"), "{request}");
+    assert!(request.contains("Range: bytes=2999-"), "{request}");
+    let whole = format!("HTTP/1.1 200 x\r\nContent-Length: {COMPLETE_LEN}\r\n\r\n");
+    let actions = answer_of(&mut revival, &whole);
+    assert_eq!(spliced(&actions).turn.acked, u64::from(HEADER_LEN) + 3000);
+    // Of other inputs the length may differ.
+    let (mut revival, actions) = begin_with(Ok(&record), segment).unwrap();
+    asked(&mut revival, &actions);
+    let shorter = format!(
+        "HTTP/1.1 200 x\r\nContent-Length: {}\r\n\r\n",
+        COMPLETE_LEN - 1
+    );
+    assert!(matches!(
+        refusal(&answer_of(&mut revival, &shorter)),
+        Reason::Answer(Refusal::Version(_))
+    ));
+}
+
+fn answer_of(revival: &mut Revival, head: &str) -> Vec<Action> {
+    answer(revival, head.as_bytes(), Flags::NONE)
 }

@@ -79,10 +79,11 @@ impl Scanner {
         let bytes = self.map_value("requests");
         let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
         let len = u32::from_ne_bytes(bytes[8..12].try_into().expect("4 bytes"));
-        let [verdict, method, body, flags] = bytes[12..16] else {
-            panic!("16 bytes, not {}", bytes.len());
+        let [verdict, method, body, _, low, high] = bytes[12..18] else {
+            panic!("24 bytes, not {}", bytes.len());
         };
-        let has = |flag: u8| flags & flag != 0;
+        let flags = u16::from_ne_bytes([low, high]);
+        let has = |flag: u16| flags & flag != 0;
         let summary = RequestSummary {
             len: len as usize,
             method: [Method::Get, Method::Head, Method::Other][usize::from(method)],
@@ -95,6 +96,7 @@ impl Scanner {
             has_credentials: has(16),
             has_upgrade: has(32),
             has_expect: has(64),
+            has_inputs: has(256),
         };
         (verdict.into(), verdict_of(verdict, &bytes, 12, summary))
     }
@@ -118,6 +120,7 @@ impl Scanner {
             version: u32::from_ne_bytes(bytes[32..36].try_into().expect("4 bytes")),
             is_comparable: has(16),
             has_close: has(2),
+            has_inputs: has(32),
         };
         (verdict.into(), verdict_of(verdict, &bytes, 40, summary))
     }

@@ -10,7 +10,7 @@ use std::{
 
 use objects::{
     flow::{Flow, Mode},
-    plane::{Counter, MARK_QUEUED, StoreKind, Verdict},
+    plane::{Counter, MARK_FROM_SERVER, MARK_QUEUED, StoreKind, Verdict},
 };
 use proptest::{
     collection::vec,
@@ -93,8 +93,8 @@ struct Sent {
     stamps: Stamps,
     blocks: bool,
     window: u16,
-    /// Of the client: from user space.
-    is_queued: bool,
+    /// From user space.
+    is_own: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -108,7 +108,7 @@ enum Stamps {
 }
 
 fn payloads() -> BoxedStrategy<Vec<u8>> {
-    let texts: [&[u8]; 16] = [
+    let texts: [&[u8]; 19] = [
         b"",
         b"",
         REQUEST_BYTES,
@@ -124,6 +124,9 @@ fn payloads() -> BoxedStrategy<Vec<u8>> {
         b"HTTP/1.1 206 P\r\nContent-Length: 5\r\nContent-Range: bytes 5-9/10\r\n\r\nab",
         b"HTTP/1.1 200 OK\r\n\r\nuntil the end",
         b"HTTP/1.1 304 N\r\n\r\n",
+        b"GET / HTTP/1.1\r\nX-Trods: a\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX-TRODS: 7\r\nContent-Length: 9\r\n\r\nbo",
+        b"HTTP/1.1 404 N\r\nX-TRODS: 7\r\nContent-Length: 2\r\n\r\nno",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
     ];
     let texts = select(texts.to_vec()).prop_map(<[u8]>::to_vec);
@@ -163,7 +166,7 @@ fn sent() -> impl Strategy<Value = Sent> {
         ),
     )
         .prop_map(
-            |((back, ack_back, flags, payload), (ticks, stamps, blocks, window, is_queued))| Sent {
+            |((back, ack_back, flags, payload), (ticks, stamps, blocks, window, is_own))| Sent {
                 back,
                 ack_back,
                 flags,
@@ -172,7 +175,7 @@ fn sent() -> impl Strategy<Value = Sent> {
                 stamps,
                 blocks,
                 window,
-                is_queued,
+                is_own,
             },
         )
 }
@@ -338,11 +341,7 @@ impl History<'_> {
             .flags(sent.flags)
             .window(sent.window)
             .payload(&sent.payload)
-            .mark(if sent.is_queued {
-                MARK + MARK_QUEUED
-            } else {
-                0
-            });
+            .mark(if sent.is_own { MARK + MARK_QUEUED } else { 0 });
         let options = self.options(known, sent, true);
         self.lab.client(spec.options(&options));
     }
@@ -354,7 +353,12 @@ impl History<'_> {
         let spec = segment(seq - sent.back, ack - sent.ack_back)
             .flags(sent.flags)
             .window(sent.window)
-            .payload(&sent.payload);
+            .payload(&sent.payload)
+            .mark(if sent.is_own {
+                MARK + MARK_FROM_SERVER
+            } else {
+                0
+            });
         let options = self.options(known, sent, false);
         let out = self.lab.server(spec.options(&options));
         if out.verdict == Verdict::RedirectIngress {
@@ -510,6 +514,7 @@ fn programs_and_model_agree_on_any_history_of_lasting_objects() {
     let settings = dataplane::MemberSettings {
         is_immutable: true,
         version_check: http1::version::VersionCheck::Modified,
+        takes_inputs: true,
         ..member_settings()
     };
     alone_with(&settings, agree_on_any_history);

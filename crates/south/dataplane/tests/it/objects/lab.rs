@@ -115,6 +115,7 @@ pub(super) fn member_settings() -> MemberSettings {
         version_check: VersionCheck::Etag,
         is_immutable: false,
         withhold: WITHHOLD_MAX,
+        takes_inputs: false,
     }
 }
 
@@ -292,6 +293,7 @@ fn model_of(settings: &MemberSettings) -> Plane {
         version_check: settings.version_check,
         is_immutable: settings.is_immutable,
         withhold: settings.withhold,
+        takes_inputs: settings.takes_inputs,
     })
 }
 

@@ -7,6 +7,7 @@ mod egress;
 mod fuzz;
 mod handshake;
 mod ingress;
+mod inputs;
 mod lab;
 mod offloads;
 mod queue;

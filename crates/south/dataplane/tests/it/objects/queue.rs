@@ -3,6 +3,7 @@
 use objects::{
     flow::{Phase, Unprotected},
     plane::{CopyKind, Counter, Event, MARK_QUEUED, StoreKind, Verdict},
+    timestamp::Timestamp,
 };
 
 use super::lab::*;
@@ -23,19 +24,18 @@ fn next_request(lab: &Lab) -> Spec {
 #[test]
 fn request_behind_a_response_waits_in_user_space() {
     alone(|lab| {
-        for mut lab in [asked(lab.open())] {
-            let nxt = lab.flow().client.nxt;
-            let out = lab.client(next_request(&lab));
-            assert_eq!(out.verdict, Verdict::Drop);
-            let [copy] = &lab.copies()[..] else {
-                panic!("a copy");
-            };
-            assert_eq!(copy.kind, CopyKind::Queued);
-            assert_eq!(copy.packet.len(), copy.packet_len);
-            assert_eq!(lab.counted(Counter::Queued), 1);
-            assert_eq!(lab.flow().client.nxt, nxt, "as if it had not come");
-            assert_eq!(lab.flow().unprotected, None);
-        }
+        let mut lab = asked(lab);
+        let nxt = lab.flow().client.nxt;
+        let out = lab.client(next_request(&lab));
+        assert_eq!(out.verdict, Verdict::Drop);
+        let [copy] = &lab.copies()[..] else {
+            panic!("a copy");
+        };
+        assert_eq!(copy.kind, CopyKind::Queued);
+        assert_eq!(copy.packet.len(), copy.packet_len);
+        assert_eq!(lab.counted(Counter::Queued), 1);
+        assert_eq!(lab.flow().client.nxt, nxt, "as if it had not come");
+        assert_eq!(lab.flow().unprotected, None);
     });
 }
 
@@ -146,5 +146,50 @@ fn request_behind_a_body_waits() {
         assert_eq!(rest.verdict, Verdict::Next);
         assert_eq!(lab.client(next_request(&lab)).verdict, Verdict::Drop);
         assert_eq!(lab.flow().unprotected, None);
+    });
+}
+
+/// A sender that guesses gains nothing by user space, which would add the client's newest numbers.
+#[test]
+fn bytes_with_unfitting_numbers_do_not_wait() {
+    alone(|lab| {
+        let mut lab = asked(lab);
+        let flow = lab.flow().clone();
+        let window_max = u32::from(u16::MAX) << flow.client.window_scale;
+        let echo = Timestamp::value(flow.echoes.parts().newest, flow.states.newest);
+        let behind = |ack, tsval| {
+            let spec = segment(flow.client.nxt, ack).timestamps(tsval, echo);
+            spec.payload(REQUEST_BYTES)
+        };
+        let old_ack = behind(flow.client.ack - window_max - 1, 13);
+        let old_stamp = behind(flow.client.ack, flow.client.tsval - 1);
+        let without = segment(flow.client.nxt, flow.client.ack).payload(REQUEST_BYTES);
+        for spec in [old_ack, old_stamp, without] {
+            assert_eq!(lab.client(spec).verdict, Verdict::Drop);
+            assert_eq!(lab.copies(), []);
+        }
+        let fitting = behind(flow.client.ack - window_max, flow.client.tsval);
+        assert_eq!(lab.client(fitting).verdict, Verdict::Drop);
+        assert_eq!(lab.copies().len(), 1);
+    });
+}
+
+/// The server answers an upload early, and the client has the answer before it has sent everything.
+#[test]
+fn last_bytes_of_an_answered_upload_end_the_turn() {
+    alone(|lab| {
+        let mut lab = lab.open();
+        let upload = b"POST / HTTP/1.1\r\nContent-Length: 8\r\n\r\nbody";
+        lab.client(lab.next_of_client(12).payload(upload));
+        lab.server(lab.next_of_server(901).payload(&head(0)));
+        lab.client(lab.next_of_client(13));
+        assert_eq!(lab.flow().turn.phase, Phase::Body);
+        lab.client(lab.next_of_client(14).payload(b"rest"));
+        assert_eq!(
+            (lab.flow().turn.phase, lab.flow().turn.number),
+            (Phase::Idle, 1)
+        );
+        let next = lab.client(next_request(&lab));
+        assert_eq!(next.verdict, Verdict::Next);
     });
 }
