@@ -25,14 +25,19 @@ pub(super) struct StoredPool {
 impl StoredPool {
     /// With Redis.
     pub(super) fn of(label: &str) -> Self {
-        let port = STORE_PORT.to_string();
-        let words = ["--port", &port, "--save", "", "--protected-mode", "no"];
-        Self::with(label, "redis", "redis-server", &words)
+        Self::of_members(label, 2)
     }
 
-    fn with(label: &str, scheme: &str, program: &str, words: &[&str]) -> Self {
+    /// The same, with so many members.
+    pub(super) fn of_members(label: &str, members: u8) -> Self {
+        let port = STORE_PORT.to_string();
+        let words = ["--port", &port, "--save", "", "--protected-mode", "no"];
+        Self::with(label, members, ("redis", "redis-server"), &words)
+    }
+
+    fn with(label: &str, members: u8, (scheme, program): (&str, &str), words: &[&str]) -> Self {
         let url = format!("{scheme}://10.0.0.{STORE_HOST_NUMBER}:{STORE_PORT}");
-        let pool = Pool::with(label, 2, &["--store", &url]);
+        let pool = Pool::with(label, members, &["--store", &url]);
         let host = pool.scene.lab.add_host_at("kv", STORE_HOST_NUMBER);
         let host = host.expect("a host");
         let mut command = host.command(program);
@@ -185,7 +190,12 @@ fn long_later_response_survives_a_power_off_with_memcached() {
     let port = STORE_PORT.to_string();
     let words = ["-u", "root", "-p", &port, "-U", "0", "-l", "0.0.0.0"];
     let label = "objects-memcached";
-    second_response_survives(StoredPool::with(label, "memcached", "memcached", &words));
+    second_response_survives(StoredPool::with(
+        label,
+        2,
+        ("memcached", "memcached"),
+        &words,
+    ));
 }
 
 #[test]
