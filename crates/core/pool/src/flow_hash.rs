@@ -11,7 +11,7 @@ pub const FLOW_HASH_LEN: usize = 40;
 const PURPOSE: [u8; 4] = *b"ownr";
 
 /// The hashed bytes: the client's address and the service's (IPv4 in the mapped form), both ports, all in network
-/// order, and the purpose. `bpf/balance/owner.h` has the same.
+/// order, and the purpose. `bpf/lib/flow_hash.h` has the same.
 #[must_use]
 pub fn flow_hash_input(client: SocketAddr, service: SocketAddr) -> [u8; FLOW_HASH_LEN] {
     let parts: [&[u8]; 5] = [

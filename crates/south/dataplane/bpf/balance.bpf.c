@@ -3,7 +3,7 @@
  * The load balancer of a pool: hands the packets of clients to the members, and has no state of connections.
  *
  *   1. A TCP segment to an address and port of the service, or an ICMP error about such a connection, is the balancer's
- *      (classify.h). All other packets pass.
+ *      (lib/classify.h). All other packets pass.
  *   2. The hash of the connection chooses an owner from the table of now (owner.h).
  *   3. The packet goes to the owner unchanged, as a frame to the link-layer address of the owner: members have the
  *      service's address too, and answer the clients themselves (direct server return).
@@ -18,7 +18,8 @@
 #include "intf/balance.h"
 #include "balance/maps.h"
 #include "balance/owner.h"
-#include "balance/classify.h"
+#include "lib/flow_hash.h"
+#include "lib/classify.h"
 
 static __always_inline bool is_mapped_v4(const __u8 *address)
 {
@@ -42,7 +43,7 @@ static __always_inline int redirect_to(const struct balance_member *member)
 SEC("tcx/ingress")
 int balance_ingress(struct __sk_buff *skb)
 {
-	union owner_input input = {};
+	union flow_hash_input input = {};
 	enum packet_class class = classify(skb, &input.flow);
 	if (class == CLASS_OTHER)
 		return TCX_NEXT;
@@ -50,7 +51,9 @@ int balance_ingress(struct __sk_buff *skb)
 		count_in(&balance_counters, BALANCE_FRAGMENTS);
 		return TCX_DROP;
 	}
-	const struct balance_member *member = owner_of(&input);
+	__u32 zero = 0;
+	const struct balance *b = bpf_map_lookup_elem(&balance, &zero);
+	const struct balance_member *member = b ? owner_of(flow_hash(&input, b->k0, b->k1)) : NULL;
 	if (!member) {
 		count_in(&balance_counters, BALANCE_NO_MEMBER);
 		return TCX_DROP;

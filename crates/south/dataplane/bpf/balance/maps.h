@@ -67,3 +67,15 @@ static __always_inline void count_in(void *map, __u32 key)
 	if (counter)
 		*counter += 1;
 }
+
+static __always_inline bool is_service(const __u8 *address, __be16 port)
+{
+	struct endpoint endpoint = { .port = port };
+	__builtin_memcpy(endpoint.address, address, sizeof(endpoint.address));
+	return bpf_map_lookup_elem(&services, &endpoint);
+}
+
+static __always_inline bool is_service_address(const __u8 *address)
+{
+	return bpf_map_lookup_elem(&service_addresses, address);
+}

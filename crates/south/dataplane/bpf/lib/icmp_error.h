@@ -6,9 +6,9 @@
  */
 #pragma once
 
-#include "../lib/kernel.h"
-#include "../lib/packet.h"
-#include "owner.h"
+#include "kernel.h"
+#include "packet.h"
+#include "flow_hash.h"
 
 #define IPPROTO_ICMP 1
 #define IPPROTO_ICMPV6 58

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
  *
- * Which packets are the balancer's, and of which connection.
+ * Which packets are of a pool, and of which connection. The object defines the service of the pool before:
+ * `is_service` of an address and port, `is_service_address` of an address.
  */
 #pragma once
 
-#include "../lib/kernel.h"
-#include "../lib/packet.h"
-#include "icmp.h"
-#include "maps.h"
-#include "owner.h"
+#include "kernel.h"
+#include "packet.h"
+#include "flow_hash.h"
+#include "icmp_error.h"
 
 #define IPPROTO_FRAGMENT 44
 
@@ -27,13 +27,6 @@ struct fragment_header {
 	__be32 id;
 };
 
-static __always_inline bool is_service(const struct hashed_flow *flow)
-{
-	struct endpoint endpoint = { .port = flow->service_port };
-	__builtin_memcpy(endpoint.address, flow->service, sizeof(endpoint.address));
-	return bpf_map_lookup_elem(&services, &endpoint);
-}
-
 static __always_inline enum packet_class classify_v4(struct __sk_buff *skb, struct hashed_flow *flow)
 {
 	struct ipv4_header ip;
@@ -41,12 +34,12 @@ static __always_inline enum packet_class classify_v4(struct __sk_buff *skb, stru
 		return CLASS_OTHER;
 	__u32 ihl = (ip.version_ihl & 15) * 4;
 	map_v4(flow->service, ip.destination);
-	if (ihl < sizeof(ip) || !bpf_map_lookup_elem(&service_addresses, flow->service))
+	if (ihl < sizeof(ip) || !is_service_address(flow->service))
 		return CLASS_OTHER;
 	bool is_fragment = ip.fragment & bpf_htons(0x3fff);
 	if (ip.protocol == IPPROTO_TCP && is_fragment)
 		return CLASS_FRAGMENT;
-	if (ip.protocol == IPPROTO_ICMP && !is_fragment && icmp_about_v4(skb, ETH_HLEN + ihl, flow) && is_service(flow))
+	if (ip.protocol == IPPROTO_ICMP && !is_fragment && icmp_about_v4(skb, ETH_HLEN + ihl, flow) && is_service(flow->service, flow->service_port))
 		return CLASS_ICMP;
 	return CLASS_OTHER;
 }
@@ -54,8 +47,7 @@ static __always_inline enum packet_class classify_v4(struct __sk_buff *skb, stru
 static __always_inline enum packet_class classify_v6(struct __sk_buff *skb, struct hashed_flow *flow)
 {
 	struct ipv6_header ip;
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) ||
-	    !bpf_map_lookup_elem(&service_addresses, ip.destination))
+	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || !is_service_address(ip.destination))
 		return CLASS_OTHER;
 	__u32 offset = ETH_HLEN + sizeof(ip);
 	if (ip.next_header == IPPROTO_FRAGMENT) {
@@ -64,7 +56,7 @@ static __always_inline enum packet_class classify_v6(struct __sk_buff *skb, stru
 				  fragment.next_header == IPPROTO_TCP;
 		return is_segment ? CLASS_FRAGMENT : CLASS_OTHER;
 	}
-	if (ip.next_header == IPPROTO_ICMPV6 && icmp_about_v6(skb, offset, flow) && is_service(flow))
+	if (ip.next_header == IPPROTO_ICMPV6 && icmp_about_v6(skb, offset, flow) && is_service(flow->service, flow->service_port))
 		return CLASS_ICMP;
 	return CLASS_OTHER;
 }
@@ -78,7 +70,7 @@ static __always_inline enum packet_class classify(struct __sk_buff *skb, struct 
 			return CLASS_OTHER;
 		flow->client_port = ports[0];
 		flow->service_port = ports[1];
-		return is_service(flow) ? CLASS_SEGMENT : CLASS_OTHER;
+		return is_service(flow->service, flow->service_port) ? CLASS_SEGMENT : CLASS_OTHER;
 	}
 	if (skb->vlan_present)
 		return CLASS_OTHER;
