@@ -37,6 +37,15 @@ pub struct HostAddress {
     pub permanent: bool,
 }
 
+/// The way of packets to another host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Number of the device on which the packets leave.
+    pub device: u32,
+    /// The address of this host that the kernel chooses as the source.
+    pub source: IpAddr,
+}
+
 /// The addresses of the host, in the network namespace in which this value was opened.
 #[derive(Debug)]
 pub struct Addresses {
@@ -206,6 +215,27 @@ impl Addresses {
                 RouteAttribute::Oif(device) => Some(device),
                 _ => None,
             }))
+    }
+
+    /// The way of packets to `to`, perhaps through routers. `None`: this host has the address, or there is no way.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel does not say.
+    pub fn route_to(&mut self, to: IpAddr) -> io::Result<Option<Route>> {
+        let route = self.route(to, None)?;
+        let route = route.filter(|route| route.header.kind == RouteType::Unicast);
+        let (mut device, mut source) = (None, None);
+        for attribute in route.map(|route| route.attributes).unwrap_or_default() {
+            match attribute {
+                RouteAttribute::Oif(number) => device = Some(number),
+                RouteAttribute::PrefSource(RouteAddress::Inet(ip)) => source = Some(ip.into()),
+                RouteAttribute::PrefSource(RouteAddress::Inet6(ip)) => source = Some(ip.into()),
+                _ => {}
+            }
+        }
+        let found = device.zip(source);
+        Ok(found.map(|(device, source)| Route { device, source }))
     }
 
     /// The number of the device on whose link `to` is. `None`: this host has the address, or packets go through a

@@ -37,7 +37,7 @@ mod tcp_state;
 mod unread;
 mod urgency;
 
-pub use addresses::{Addresses, HostAddress};
+pub use addresses::{Addresses, HostAddress, Route};
 pub use backoff::{Backoff, BackoffConfig};
 pub use birth::Announce;
 pub use cgroup::{Cgroup, CgroupError};

@@ -125,5 +125,19 @@ fn neighbour_is_on_the_link_of_a_device() {
             let to = to.parse().expect("an address");
             assert_eq!(addresses.device_of_neighbour(to).unwrap(), found, "{to}");
         }
+        for (to, source) in [
+            ("192.0.2.2", Some("192.0.2.1")),
+            ("198.51.100.1", Some("192.0.2.1")),
+            ("2001:db8::2", Some("2001:db8::1")),
+            ("192.0.2.1", None),
+            ("203.0.113.1", None),
+        ] {
+            let route = addresses.route_to(to.parse().expect("an address")).unwrap();
+            let wanted = source.map(|source| supervise::Route {
+                device: device.expect("v0"),
+                source: source.parse().expect("an address"),
+            });
+            assert_eq!(route, wanted, "{to}");
+        }
     });
 }
