@@ -2,7 +2,7 @@
 
 use std::{os::fd::AsFd, os::unix::net::UnixStream, path::Path};
 
-use balance::{BalanceConfig, BalanceError, Balancer, Event, Fault, Status};
+use balance::{BalanceConfig, BalanceError, Balancer, Delivery, Event, Fault, Status};
 use channel::KeyRing;
 use operator_socket::EventRecord;
 use serde::Serialize;
@@ -69,14 +69,17 @@ fn balance(arguments: &Balance) -> Result<(), BalanceError> {
         address_device: arguments.address_device.clone(),
         listen: arguments.listen.clone(),
         keys: KeyRing::load(arguments.key_file.as_deref().unwrap_or(Path::new("")))?,
-        kind: arguments.hash.into(),
+        kind: arguments.spread.hash.into(),
         lease: arguments.timing.lease,
         quiescence: arguments.timing.quiescence,
         version_check: arguments.version_check.into(),
         store: arguments.store.settings(),
         register: arguments.cooperation.register.clone(),
-        no_forward: arguments.cooperation.no_forward,
-        on_change: arguments.cooperation.on_change.clone(),
+        delivery: Delivery {
+            no_forward: arguments.cooperation.no_forward,
+            on_change: arguments.cooperation.on_change.clone(),
+            encapsulation: arguments.spread.encapsulate.map(Into::into),
+        },
         metrics: arguments.metrics,
         run_dir: arguments.run.run_dir.clone(),
     })?;
@@ -176,17 +179,21 @@ pub(crate) fn show(run_dir: &Path, name: &str, as_json: bool) -> Outcome {
 fn print(status: &Status) {
     let service: Vec<String> = status.service.iter().map(ToString::to_string).collect();
     line(&format!("{}: {}", status.pool, service.join(", ")));
-    let [least, most] = status.lease_ms;
+    let ([least, most], counts) = (status.lease_ms, &status.counts);
     line(&format!(
         "  epoch {}, hash {}, leases of {least} to {most} ms",
         status.epoch, status.hash
     ));
     line(&format!(
-        "  {} packets to members ({} ICMP errors); dropped: {} fragments, {} without a member",
-        status.packets,
-        status.icmp_packets,
-        status.dropped_fragments,
-        status.dropped_without_member
+        "  {} packets to members ({} ICMP errors); dropped: {} fragments, {} without a member{}",
+        counts.packets,
+        counts.icmp_packets,
+        counts.dropped_fragments,
+        counts.dropped_without_member,
+        match counts.dropped_not_wrapped {
+            0 => String::new(),
+            count => format!(", {count} too long in UDP"),
+        }
     ));
     if let Some(register) = &status.register {
         let own = match status.grants {

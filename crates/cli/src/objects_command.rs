@@ -149,7 +149,9 @@ const fn outcome_of(error: &MemberError) -> (Outcome, &'static str) {
         MemberError::Cgroup(_) | MemberError::Mount(_) => (Outcome::Unsupported, "cgroup"),
         MemberError::Spawn(_) => (Outcome::Config, "server"),
         MemberError::KeyFile(_) => (Outcome::Config, "key_file"),
-        MemberError::PortTaken(_) => (Outcome::NotNow, "port_taken"),
+        MemberError::PortTaken(_) | MemberError::EncapsulationPort { .. } => {
+            (Outcome::NotNow, "port_taken")
+        }
         MemberError::Address(_) => (Outcome::Config, "member_address"),
         MemberError::NoStore => (Outcome::Config, "no_store"),
         MemberError::Runs(_) => (Outcome::NotNow, "runs_already"),

@@ -64,6 +64,8 @@ pub(crate) fn pool_messages() -> Vec<Vec<u8>> {
             quiescence_ms: 130_000,
             key: PoolKey([7; 16]),
             version_check: VersionCheck::Etag,
+            store: None,
+            encapsulation: None,
         }),
         BalancerMessage::Lease {
             number: 300,

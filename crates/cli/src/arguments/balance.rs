@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use balance::EtcdServers;
 use clap::{Args, Subcommand, ValueEnum};
 use protocol::pool::{StoreSettings, StoreUrlText};
-use types::{TableKind, VersionCheck};
+use types::{Encapsulation, TableKind, VersionCheck};
 
 use super::{ConfigFile, RunDirectory};
 use crate::units;
@@ -44,9 +44,8 @@ pub(crate) struct Balance {
     pub(crate) key_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) cooperation: Cooperation,
-    /// How connections are spread over the members
-    #[arg(long, value_enum, default_value = "maglev", help_heading = "Members")]
-    pub(crate) hash: Hash,
+    #[command(flatten)]
+    pub(crate) spread: Spread,
     #[command(flatten)]
     pub(crate) timing: Timing,
     /// What must be equal on two members before a download continues on the other member
@@ -70,6 +69,19 @@ pub(crate) struct Balance {
     /// Print events as JSON, one event per line
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
+}
+
+/// Which packets go to which member, and how.
+#[derive(Debug, Args)]
+pub(crate) struct Spread {
+    /// How connections are spread over the members
+    #[arg(long, value_enum, default_value = "maglev", help_heading = "Members")]
+    pub(crate) hash: Hash,
+    /// Send packets to members through routers [default: all members are neighbours of this host and of each other]
+    ///
+    /// Members get this setting from the balancer. The path to each member must carry packets of 1500 bytes.
+    #[arg(long, value_enum, value_name = "PROTOCOL", help_heading = "Members")]
+    pub(crate) encapsulate: Option<Encapsulate>,
 }
 
 /// Times after the last word of a member.
@@ -174,6 +186,20 @@ impl From<Hash> for TableKind {
         match hash {
             Hash::Maglev => Self::Maglev,
             Hash::Mod => Self::Modulo,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Encapsulate {
+    /// each packet in a UDP datagram to port 7702
+    Udp,
+}
+
+impl From<Encapsulate> for Encapsulation {
+    fn from(encapsulate: Encapsulate) -> Self {
+        match encapsulate {
+            Encapsulate::Udp => Self::Udp,
         }
     }
 }

@@ -171,6 +171,7 @@ fn settings(terms: Terms, balancer: u64) -> Settings {
         key: PoolKey([7; 16]),
         version_check: VersionCheck::Etag,
         store: None,
+        encapsulation: None,
     };
     Settings {
         kind: TableKind::Modulo,

@@ -97,6 +97,7 @@ fn settings(terms: Terms) -> Settings {
         key: PoolKey([7; 16]),
         version_check: VersionCheck::Etag,
         store: None,
+        encapsulation: None,
     };
     Settings {
         kind: TableKind::Modulo,

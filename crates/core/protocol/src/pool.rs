@@ -35,13 +35,16 @@ pub use parts::{
     BalancerId, Config, Granter, Hello, MembershipState, PoolKey, Refused, StoreSettings,
     StoreUrlText, Table, TableMember,
 };
-pub use types::{TableKind, VersionCheck};
+pub use types::{Encapsulation, TableKind, VersionCheck};
 
 /// The version of the messages.
-pub const STREAM_VERSION: u8 = 1 + cfg!(feature = "next-version") as u8;
+pub const STREAM_VERSION: u8 = 2 + cfg!(feature = "next-version") as u8;
 
 /// The oldest version that is understood.
-pub const OLDEST_STREAM_VERSION: u8 = 1;
+pub const OLDEST_STREAM_VERSION: u8 = STREAM_VERSION - 1;
+
+/// The first version whose members unwrap packets ([`Config::encapsulation`]).
+pub const ENCAPSULATION_SINCE: u8 = 2;
 
 /// The versions that this program speaks.
 pub const STREAM_VERSIONS: Versions = match Versions::new(OLDEST_STREAM_VERSION, STREAM_VERSION) {
@@ -131,7 +134,12 @@ impl Message for BalancerMessage {
     const FROM: Role = Role::Balancer;
 
     fn since(&self) -> u8 {
-        OLDEST_STREAM_VERSION
+        match self {
+            Self::Refused {
+                reason: Refused::NoRoute | Refused::OtherFamily,
+            } => ENCAPSULATION_SINCE,
+            _ => OLDEST_STREAM_VERSION,
+        }
     }
 }
 

@@ -12,6 +12,6 @@ mod unprotected;
 pub const JSON_VERSION: u32 = 1;
 
 pub use format::{Format, Reads};
-pub use pool::{TableKind, VersionCheck};
+pub use pool::{Encapsulation, TableKind, VersionCheck};
 pub use replay::{ClientFin, ReplayMode};
 pub use unprotected::UnprotectedReason;

@@ -23,3 +23,11 @@ pub enum VersionCheck {
     /// Nothing: the operator says that all servers have the same bytes.
     Off,
 }
+
+/// How packets reach members in other network segments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Encapsulation {
+    /// In UDP.
+    Udp,
+}

@@ -10,7 +10,7 @@ use channel::KeyRing;
 use lease::Terms;
 use protocol::pool::{ADDRESS_COUNT_MAX, Config, PoolKey, STORE_COUNT_MAX, StoreSettings};
 use supervise::local_addresses;
-use types::{TableKind, VersionCheck};
+use types::{Encapsulation, TableKind, VersionCheck};
 
 use crate::{
     error::{BalanceError, SystemContext},
@@ -45,14 +45,23 @@ pub struct BalanceConfig {
     pub store: Option<StoreSettings>,
     /// Where several balancers of the pool keep the table. `None`: this is the only balancer.
     pub register: Option<EtcdServers>,
-    /// Another load balancer forwards the packets.
-    pub no_forward: bool,
-    /// The program that runs after each change of the table.
-    pub on_change: Option<PathBuf>,
+    /// How packets reach the members.
+    pub delivery: Delivery,
     /// Address of the metrics.
     pub metrics: Option<SocketAddr>,
     /// Directory of sockets, locks and private mounts of all services.
     pub run_dir: PathBuf,
+}
+
+/// How packets reach the members.
+#[derive(Debug, Clone, Default)]
+pub struct Delivery {
+    /// Another load balancer forwards the packets.
+    pub no_forward: bool,
+    /// The program that runs after each change of the table.
+    pub on_change: Option<PathBuf>,
+    /// How packets reach members in other network segments. `None`: all members are neighbours.
+    pub encapsulation: Option<Encapsulation>,
 }
 
 impl BalanceConfig {
@@ -87,6 +96,7 @@ impl BalanceConfig {
             key: PoolKey(key),
             version_check: self.version_check,
             store: self.store.clone(),
+            encapsulation: self.delivery.encapsulation,
         })
     }
 
@@ -115,7 +125,7 @@ impl BalanceConfig {
                 service_addresses::refuse_in_use(device, &self.addresses)?;
             }
             // Keepalived or a router gives the address to one of several balancers.
-            None if self.register.is_some() || self.no_forward => {}
+            None if self.register.is_some() || self.delivery.no_forward => {}
             None => {
                 let is_missing = |address: &&SocketAddr| !local.contains(&address.ip());
                 if let Some(missing) = self.addresses.iter().find(is_missing) {

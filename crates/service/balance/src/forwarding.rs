@@ -15,20 +15,36 @@ use crate::{
     error::{BalanceError, SystemContext},
 };
 
+const ROUTE_LOOKUP: &str = "ask the kernel for the route to a member";
+
+/// The way of packets to a member. The default: none.
+#[derive(Debug, Clone, Copy, Default)]
+struct MemberRoute {
+    interface: u32,
+    /// With encapsulation.
+    source: Option<IpAddr>,
+}
+
 /// The data plane of the balancer.
 pub(crate) struct Forwarding {
     /// `None`: another load balancer forwards packets.
     plane: Option<Balance>,
     host: Addresses,
+    /// Packets go to members in UDP, through routers.
+    encapsulates: bool,
     /// Gives the table to another load balancer.
     script: Option<ChangeScript>,
 }
 
 impl Forwarding {
     /// No program is loaded.
-    pub(crate) fn elsewhere(script: Option<ChangeScript>) -> Result<Self, BalanceError> {
+    pub(crate) fn elsewhere(
+        encapsulates: bool,
+        script: Option<ChangeScript>,
+    ) -> Result<Self, BalanceError> {
         Ok(Self {
             plane: None,
+            encapsulates,
             script,
             host: Addresses::open().doing("ask the kernel for routes")?,
         })
@@ -42,6 +58,7 @@ impl Forwarding {
     ) -> Result<Self, BalanceError> {
         Ok(Self {
             script,
+            encapsulates: settings.encapsulates,
             plane: Some(Balance::start(settings, pins)?),
             host: Addresses::open().doing("ask the kernel for routes")?,
         })
@@ -78,42 +95,87 @@ impl Forwarding {
         Ok(failures)
     }
 
-    /// Whether the member is on a link of this host.
-    pub(crate) fn is_on_link(&mut self, address: IpAddr) -> io::Result<bool> {
-        Ok(self.host.device_of_neighbour(address)?.is_some())
+    /// Whether the member is on a link of this host; with encapsulation, whether a route leads to the member.
+    pub(crate) fn is_reachable(&mut self, address: IpAddr) -> io::Result<bool> {
+        Ok(self.route_to_member(address)?.is_some())
     }
 
-    /// Puts the table into the kernel, which keeps the table for the next life. Returns the members that are on no
-    /// link.
+    fn route_to_member(&mut self, address: IpAddr) -> io::Result<Option<MemberRoute>> {
+        if self.encapsulates {
+            let found = self.host.route_to(address)?;
+            return Ok(found.map(|route| MemberRoute {
+                interface: route.device,
+                source: Some(route.source),
+            }));
+        }
+        let device = self.host.device_of_neighbour(address)?;
+        Ok(device.map(|interface| MemberRoute {
+            interface,
+            source: None,
+        }))
+    }
+
+    /// Whether packets go to members in UDP.
+    pub(crate) const fn encapsulates(&self) -> bool {
+        self.encapsulates
+    }
+
+    /// Looks for the routes to the members again. Routes of neighbours do not change.
+    pub(crate) fn refresh_routes(&mut self) -> Result<(), BalanceError> {
+        let table = self.plane.as_ref().and_then(Balance::table);
+        let Some(mut table) = table.filter(|_| self.encapsulates).cloned() else {
+            return Ok(());
+        };
+        let mut has_changed = false;
+        for member in &mut table.members {
+            let route = self.route_to_member(member.address).doing(ROUTE_LOOKUP)?;
+            let route = route.unwrap_or_default();
+            has_changed |= (member.interface, member.source) != (route.interface, route.source);
+            (member.interface, member.source) = (route.interface, route.source);
+        }
+        if let Some(plane) = self.plane.as_mut().filter(|_| has_changed) {
+            plane.write_table(table)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the table into the kernel, which keeps the table for the next life. Returns the members that cannot be
+    /// reached.
     pub(crate) fn write(&mut self, table: &Table) -> Result<Vec<MemberName>, BalanceError> {
         self.run_script(table);
-        let Some(plane) = &mut self.plane else {
+        if self.plane.is_none() {
             return Ok(Vec::new());
-        };
+        }
         let mut unreachable = Vec::new();
         let mut members = Vec::new();
         for entry in &table.members {
-            let device = self.host.device_of_neighbour(entry.address.ip());
-            let device = device.doing("ask the kernel for the route to a member")?;
-            if device.is_none() {
+            let route = self
+                .route_to_member(entry.address.ip())
+                .doing(ROUTE_LOOKUP)?;
+            if route.is_none() {
                 unreachable.push(entry.name.clone());
             }
+            let MemberRoute { interface, source } = route.unwrap_or_default();
             members.push(BalanceMember {
                 name: entry.name.to_string(),
                 membership: entry.membership,
                 address: entry.address.ip(),
-                interface: device.unwrap_or_default(),
+                interface,
+                source,
                 claim_port: entry.claim_port.get(),
                 draining: entry.draining,
                 slot: 0,
             });
         }
-        plane.write_table(BalanceTable {
+        let written = BalanceTable {
             epoch: table.epoch,
             kind: table.kind,
             members,
             owners: owners(table).doing("make the table of owners")?,
-        })?;
+        };
+        if let Some(plane) = &mut self.plane {
+            plane.write_table(written)?;
+        }
         Ok(unreachable)
     }
 

@@ -31,9 +31,9 @@ mod service;
 mod status;
 
 pub use clean::{Cleaned, clean, leftovers};
-pub use config::BalanceConfig;
+pub use config::{BalanceConfig, Delivery};
 pub use error::{BalanceError, Fault};
 pub use etcd::{EtcdServers, ServersError};
 pub use event::{Code, Event};
 pub use service::Balancer;
-pub use status::{MemberStatus, Status, ask, ask_events, confirm_dead, drain};
+pub use status::{MemberStatus, PacketCounts, Status, ask, ask_events, confirm_dead, drain};

@@ -9,7 +9,7 @@ use std::{
 
 use channel::{Channel, ChannelError, KeyRing, Received};
 use protocol::{
-    control::{ControlError, Decoder, Opening, Role, encode},
+    control::{Agreed, ControlError, Decoder, Opening, Role, encode},
     pool::{BalancerMessage, MemberMessage, STREAM_VERSIONS},
 };
 use rustix::net::sockopt;
@@ -78,6 +78,11 @@ impl MemberStream {
             is_known: false,
             is_closing: false,
         })
+    }
+
+    /// The agreed version; 0 before the opening.
+    pub(crate) fn version(&self) -> u8 {
+        self.messages.agreed().map_or(0, Agreed::version)
     }
 
     pub(crate) fn wants_write(&self) -> bool {

@@ -140,8 +140,9 @@ impl Numbers for Snapshot {
         to.counters("outlive_balance_packets", Unit::None, help, packets)?;
         let help = "Packets of clients that reached no member, by reason";
         let dropped = [
-            ("fragment", status.dropped_fragments),
-            ("no_member", status.dropped_without_member),
+            ("fragment", status.counts.dropped_fragments),
+            ("no_member", status.counts.dropped_without_member),
+            ("not_wrapped", status.counts.dropped_not_wrapped),
         ];
         let dropped = dropped.map(|(reason, count)| (vec![("reason", reason.into())], count));
         to.counters("outlive_balance_dropped_packets", Unit::None, help, dropped)?;

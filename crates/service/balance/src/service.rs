@@ -226,6 +226,7 @@ impl Balancer {
         self.reload_keys(tell);
         self.check_streams(tell);
         self.attach(tell)?;
+        self.forwarding.refresh_routes()?;
         if let Some(more) = self.refusals.rest(Instant::now()) {
             self.emit(&more, tell);
         }

@@ -48,6 +48,14 @@ pub struct Status {
     pub lease_ms: [u64; 2],
     /// All living members.
     pub members: Vec<MemberStatus>,
+    /// Packets of clients.
+    #[serde(flatten)]
+    pub counts: PacketCounts,
+}
+
+/// Packets of clients, counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PacketCounts {
     /// Packets handed to members.
     pub packets: u64,
     /// Of these: ICMP errors about connections.
@@ -56,6 +64,9 @@ pub struct Status {
     pub dropped_fragments: u64,
     /// Segments dropped because there was no member.
     pub dropped_without_member: u64,
+    /// Packets dropped because they are too long in UDP (`--encapsulate`).
+    #[serde(default)]
+    pub dropped_not_wrapped: u64,
 }
 
 /// State of a member.

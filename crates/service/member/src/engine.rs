@@ -26,7 +26,7 @@ use objects::{
     revivals::Ended,
     revive::{PositionError, Rules, SETTLE_TIME},
 };
-use protocol::pool::Config;
+use protocol::pool::{Config, Encapsulation};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use south_model::CrashOn;
 use supervise::{Addresses, Cgroup, Command, Exit, TcpState, connection_states, destroy_sockets};
@@ -36,6 +36,7 @@ pub(crate) use self::status::UNGUARDED;
 use crate::{
     claiming::{Claiming, Decided},
     clock,
+    encapsulation_port::EncapsulationPort,
     error::{MemberError, SystemContext},
     event::{Event, exit_words},
     operator::Operator,
@@ -53,6 +54,8 @@ const REJOIN_PAUSE: Duration = Duration::from_millis(200);
 const UPKEEP_PERIOD: Duration = Duration::from_secs(5);
 /// How long an address stays on the host without this process.
 const ADDRESS_LIFETIME: Duration = Duration::from_secs(600);
+
+const ROUTE_LOOKUP: &str = "ask the kernel for the route to another member";
 
 /// Settings of a member.
 #[derive(Debug, Clone)]
@@ -99,6 +102,8 @@ struct Service {
     addresses: Vec<SocketAddr>,
     rules: Rules,
     pool_key: protocol::pool::PoolKey,
+    /// `None`: packets between hosts of the pool are frames.
+    encapsulation_port: Option<EncapsulationPort>,
 }
 
 /// Whether the member belongs to the pool.
@@ -128,7 +133,9 @@ struct Rings {
 }
 
 impl Service {
-    fn of(pool: &Config, config: &MemberConfig) -> Self {
+    fn of(pool: &Config, config: &MemberConfig) -> Result<Self, MemberError> {
+        let address = config.pool.hello.address.ip();
+        let encapsulation = pool.encapsulation.map(|Encapsulation::Udp| address);
         let rules = Rules {
             key: PoolKey(pool.key.0),
             judge: JudgeRules {
@@ -140,11 +147,12 @@ impl Service {
             withhold: config.withhold,
             settled_at: Duration::ZERO,
         };
-        Self {
+        Ok(Self {
             addresses: pool.addresses.clone(),
             rules,
             pool_key: pool.key,
-        }
+            encapsulation_port: encapsulation.map(EncapsulationPort::hold).transpose()?,
+        })
     }
 }
 
@@ -223,7 +231,7 @@ impl Member {
         cgroup: Cgroup,
         pins: PinDirectory,
     ) -> Result<Self, MemberError> {
-        let service = Service::of(settings, &config);
+        let service = Service::of(settings, &config)?;
         let plane_settings = MemberSettings {
             addresses: service.addresses.clone(),
             cgroup_id: cgroup.id(),
@@ -236,6 +244,7 @@ impl Member {
             is_immutable: config.is_immutable,
             withhold: config.withhold,
             takes_inputs: config.takes_inputs,
+            encapsulated_at: service.encapsulation_port.as_ref().map(|it| it.address),
         };
         let plane = MemberPlane::load(&plane_settings, pins)?;
         plane.attach_latch()?;
@@ -606,7 +615,11 @@ impl Member {
             match other {
                 None => self.revive(copy, events)?,
                 Some(other) => {
-                    self.plane.forward(copy.key, other)?;
+                    let route = match &self.service.encapsulation_port {
+                        Some(_) => self.addresses.route_to(other).doing(ROUTE_LOOKUP)?,
+                        None => None,
+                    };
+                    self.plane.forward(copy.key, other, route)?;
                     if let Some(records) = &mut self.records {
                         records.on_answer(&copy.key);
                     }

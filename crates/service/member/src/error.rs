@@ -37,6 +37,16 @@ pub enum MemberError {
         "another process listens on {0}: stop that process (`ss -ltnp` names it); the member starts the server by itself"
     )]
     PortTaken(SocketAddr),
+    /// Another program has the port of packets between the hosts of the pool.
+    #[error(
+        "the balancer was started with --encapsulate, and UDP port {port} is not free: {source} (`ss -lunp` names the other program)"
+    )]
+    EncapsulationPort {
+        /// The port.
+        port: u16,
+        /// The error of the system.
+        source: io::Error,
+    },
     /// No member of this name runs.
     #[error(
         "no member called {0} answers: start `outlive objects`, or name another member; if it was killed, `outlive clean` removes the remains"

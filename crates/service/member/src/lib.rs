@@ -22,6 +22,7 @@
 mod ask;
 mod claiming;
 mod clock;
+mod encapsulation_port;
 mod engine;
 mod error;
 mod event;

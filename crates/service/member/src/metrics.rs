@@ -170,7 +170,7 @@ impl Status {
 }
 
 /// Counters of the programs, with help texts.
-const COUNTERS: [(&str, &str); 19] = [
+const COUNTERS: [(&str, &str); 22] = [
     (
         "forged",
         "Segments of unknown connections whose timestamps no member has written",
@@ -231,6 +231,18 @@ const COUNTERS: [(&str, &str); 19] = [
     (
         "queued",
         "Segments of clients that waited for the end of the response before",
+    ),
+    (
+        "unwrapped",
+        "Packets that came from the balancer or a member in UDP (--encapsulate)",
+    ),
+    (
+        "miswrapped",
+        "Datagrams to the port of such packets that no host of the pool has sent, dropped",
+    ),
+    (
+        "not_wrapped",
+        "Segments of other members' connections that were not forwarded: forwarded once before, or too long in UDP",
     ),
 ];
 

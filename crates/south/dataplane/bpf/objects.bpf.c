@@ -23,6 +23,7 @@
 #include "objects/copy.h"
 #include "objects/turned.h"
 #include "objects/fence.h"
+#include "objects/encapsulation.h"
 #include "objects/ingress.h"
 #include "objects/egress.h"
 #include "objects/latch.h"
@@ -40,6 +41,7 @@ enum unprotected_object generate_unprotected_object;
 enum object_event_kind generate_object_event_kind;
 enum object_copy_kind generate_object_copy_kind;
 enum object_counter generate_object_counter;
+enum encapsulation_constant generate_encapsulation_constant;
 enum member_op generate_member_op;
 enum crash_policy generate_crash_policy;
 

@@ -45,7 +45,7 @@ pub use hook::{pinned_balancers, remove_balancer};
 pub use table::{BalanceMember, BalanceTable, MEMBER_COUNT_MAX};
 
 /// Version of the layout of `bpf/intf/balance.h` (`BALANCE_LAYOUT_VERSION` there; a test compares the two).
-const BALANCE_LAYOUT_VERSION: u32 = 1;
+const BALANCE_LAYOUT_VERSION: u32 = 2;
 /// Directory of the mode, without the version.
 const BALANCE_PREFIX: &str = "balance-v";
 /// The program, and its pin.
@@ -77,6 +77,8 @@ pub struct BalanceSettings {
     pub addresses: Vec<SocketAddr>,
     /// The key of the hash of a connection.
     pub key: [u8; 16],
+    /// Packets go to members in UDP, through routers.
+    pub encapsulates: bool,
 }
 
 /// Packets since the balancer was first started.
@@ -90,6 +92,8 @@ pub struct BalanceCounters {
     pub fragments: u64,
     /// Segments without a member, dropped.
     pub no_member: u64,
+    /// Packets that are too long in UDP, dropped.
+    pub not_wrapped: u64,
 }
 
 /// The programs and maps of a balancer.
@@ -155,6 +159,8 @@ impl Balance {
         let state = generated::types::balance {
             k0: half(0),
             k1: half(8),
+            encapsulates: settings.encapsulates.into(),
+            pad: 0,
         };
         let map = self.map("balance")?;
         map.update(&0u32.to_ne_bytes(), state.as_bytes(), MapFlags::ANY)
@@ -271,6 +277,7 @@ impl Balance {
             icmp: count(counter::BALANCE_ICMP)?,
             fragments: count(counter::BALANCE_FRAGMENTS)?,
             no_member: count(counter::BALANCE_NO_MEMBER)?,
+            not_wrapped: count(counter::BALANCE_NOT_WRAPPED)?,
         })
     }
 

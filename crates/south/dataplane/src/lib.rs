@@ -42,8 +42,8 @@ pub use object::{
     Settings, SplicePoint, probe,
 };
 pub use objects::{
-    MemberFence, MemberPlane, MemberSettings, OBJECTS_LAYOUT_VERSION, ObjectCopy, ObjectEvent,
-    ObjectEventKind, ObjectRing, member_pins,
+    ENCAPSULATION_FORMAT, MemberFence, MemberPlane, MemberSettings, OBJECTS_LAYOUT_VERSION,
+    ObjectCopy, ObjectEvent, ObjectEventKind, ObjectRing, encapsulation_port, member_pins,
 };
 pub use pins::{FORMAT, LAYOUT_VERSION, MOST_ADDRESSES, PinDirectory, pinned_services};
 pub use rings::Ring;

@@ -26,6 +26,7 @@ use libbpf_rs::{
 };
 use objects::{PoolKey, flow::Flow};
 use south_model::CrashOn;
+use supervise::Route;
 use wire::FlowKey;
 
 pub use self::fence::MemberFence;
@@ -38,6 +39,20 @@ use crate::{
     interfaces::Interface,
     link::Link,
     pins::PinDirectory,
+};
+
+/// The UDP port of packets between the hosts of a pool.
+#[must_use]
+pub fn encapsulation_port() -> u16 {
+    let port = abi::encapsulation_constant::ENCAPSULATION_PORT.0;
+    u16::try_from(port).unwrap_or_default()
+}
+
+/// The format of packets between the hosts of a pool, for lists of versions.
+pub const ENCAPSULATION_FORMAT: types::Format = types::Format {
+    name: "datagrams of a pool",
+    version: abi::encapsulation_constant::ENCAPSULATION_VERSION.0,
+    oldest: abi::encapsulation_constant::ENCAPSULATION_VERSION.0,
 };
 
 /// Version of the layout of `bpf/intf/objects.h`.
@@ -71,6 +86,8 @@ pub struct MemberSettings {
     pub withhold: Duration,
     /// Responses may have inputs ([`http1::edit::INPUTS_FIELD`]).
     pub takes_inputs: bool,
+    /// Packets between hosts of the pool are in UDP, and come to this address of the host. `None`: as frames.
+    pub encapsulated_at: Option<IpAddr>,
 }
 
 /// The programs and maps of a member.
@@ -158,6 +175,8 @@ impl MemberPlane {
             takes_inputs: settings.takes_inputs.into(),
             gated: 1,
             withhold_ns: nanos(settings.withhold),
+            encapsulates: settings.encapsulated_at.is_some().into(),
+            address: settings.encapsulated_at.map_or([0; 16], mapped),
             ..Default::default()
         };
         for (place, key) in member.keys.iter_mut().zip(&settings.keys) {
@@ -473,12 +492,17 @@ impl MemberPlane {
         Ok(false)
     }
 
-    /// Another member serves the connection: its segments go to that neighbour.
+    /// Another member serves the connection: its segments go to that neighbour, or in UDP by the route.
     ///
     /// # Errors
     /// The map cannot be written.
-    pub fn forward(&self, key: FlowKey, to: IpAddr) -> Result<(), DataplaneError> {
-        let (key, hop) = (abi::flow_key::from(key), abi::next_hop::from(to));
+    pub fn forward(
+        &self,
+        key: FlowKey,
+        to: IpAddr,
+        route: Option<Route>,
+    ) -> Result<(), DataplaneError> {
+        let (key, hop) = (abi::flow_key::from(key), abi::next_hop::new(to, route));
         map(&self.object, "forwards")?
             .update(key.as_bytes(), hop.as_bytes(), MapFlags::ANY)
             .doing("forward a connection")
@@ -542,7 +566,7 @@ impl MemberPlane {
 }
 
 /// In the order of `enum object_counter`.
-const COUNTERS: [&str; 19] = [
+const COUNTERS: [&str; 22] = [
     "translated_in",
     "translated_out",
     "withheld",
@@ -562,6 +586,9 @@ const COUNTERS: [&str; 19] = [
     "forwarded",
     "deferred",
     "queued",
+    "unwrapped",
+    "miswrapped",
+    "not_wrapped",
 ];
 
 fn nanos(time: Duration) -> u64 {

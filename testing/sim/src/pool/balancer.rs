@@ -87,6 +87,7 @@ fn settings(terms: Terms, address: std::net::SocketAddr, key: PoolKey) -> Settin
             key,
             version_check: VersionCheck::Etag,
             store: None,
+            encapsulation: None,
         },
         balancer: None,
     }

@@ -111,6 +111,7 @@ fn plane(scenario: &PoolScenario, service: SocketAddr, clock: &Clock) -> Plane {
         is_immutable: false,
         withhold: WITHHOLD_MAX,
         takes_inputs: false,
+        encapsulates: false,
     });
     plane.plant(flaws(scenario));
     plane.set_clock(clock.unix_offset);

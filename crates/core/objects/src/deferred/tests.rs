@@ -125,6 +125,7 @@ impl Talk {
             is_immutable: false,
             withhold: WITHHOLD_MAX,
             takes_inputs,
+            encapsulates: false,
         });
         plane.accept(true);
         plane.set_lease(LEASE_MAX);

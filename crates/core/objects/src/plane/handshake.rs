@@ -16,6 +16,10 @@ use crate::timestamp::{ClientOptions, State, StateBits, Timestamp};
 
 /// Segments must be as long for a protected connection, bytes.
 const SEGMENT_SIZE_MIN: u16 = 1300;
+/// What the path from the balancer to each member carries, and the headers before an IPv6 or IPv4 packet on that path,
+/// bytes.
+const PATH_MTU: u16 = 1500;
+const OUTER_HEADERS_LEN_MAX: u16 = 60;
 /// Segments of a client that does not tell (RFC 9293, 3.7.1), bytes.
 const SEGMENT_SIZE_DEFAULT: u16 = 536;
 
@@ -276,6 +280,9 @@ pub(super) fn egress_synack(
     half_open.has_timestamps &= options.has_timestamps();
     let mut header = segment.header.clone();
     write32(&mut header, SEQ_OFFSET, half_open.isn.0);
+    if plane.shared.settings.encapsulates {
+        lower_segment_size(&mut header, &options, segment);
+    }
     match options.window_scale_at {
         Some(at) => header[at] = POOL_WINDOW_SCALE,
         // Without the option of both sides no window is scaled.
@@ -299,6 +306,25 @@ pub(super) fn egress_synack(
     }
     segment.commit(packet, header);
     Some(Verdict::Next)
+}
+
+/// The longest segment that the client may send: on the way from the balancer, the segment has the outer headers, too.
+/// The client's own link may carry less than the links of the members, so the latter do not decide.
+fn lower_segment_size(header: &mut [u8], options: &Options, segment: &Segment) {
+    let headers = if segment.network.source.is_ipv6() {
+        60
+    } else {
+        40
+    };
+    let (Some(at), Some(size)) = (options.segment_size_at, options.segment_size) else {
+        return;
+    };
+    let size = size.min(PATH_MTU - headers);
+    if size > 2 * OUTER_HEADERS_LEN_MAX
+        && let Some(field) = header.get_mut(at..at + 2)
+    {
+        field.copy_from_slice(&(size - OUTER_HEADERS_LEN_MAX).to_be_bytes());
+    }
 }
 
 /// The client resets a handshake: the client has begun another handshake from the same port, or does not want this one.

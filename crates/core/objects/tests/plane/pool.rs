@@ -601,6 +601,7 @@ fn plane(key: FlowKey, is_dynamic: bool) -> Plane {
         is_immutable: false,
         withhold: WITHHOLD_MAX,
         takes_inputs: is_dynamic,
+        encapsulates: false,
     });
     plane.accept(true);
     plane.set_lease(LEASE_MAX);

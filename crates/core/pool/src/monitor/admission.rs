@@ -76,7 +76,9 @@ impl<R: Register> Monitor<R> {
 
     fn reason_against(&self, hello: &Hello) -> Option<Refused> {
         let config = &self.settings.config;
-        if hello.address.ip().is_ipv4() && config.addresses.iter().any(|at| at.is_ipv6()) {
+        let is_neighbour = config.encapsulation.is_none();
+        let has_ipv6 = config.addresses.iter().any(|at| at.is_ipv6());
+        if is_neighbour && hello.address.ip().is_ipv4() && has_ipv6 {
             return Some(Refused::NeedsIpv6);
         }
         if self.dead.contains(&hello.membership) {
@@ -93,6 +95,13 @@ impl<R: Register> Monitor<R> {
         let mut others = self.members.values();
         if let Some(reason) = others.find_map(|other| conflict(&other.entry, &entry)) {
             return Some(reason);
+        }
+        // Neighbours may be of both families: a frame to an IPv6 neighbour carries IPv4, too.
+        let is_other =
+            |other: &Member| other.entry.address.ip().is_ipv4() != entry.address.ip().is_ipv4();
+        let mut others = self.members.values();
+        if !is_neighbour && known.is_none() && others.any(is_other) {
+            return Some(Refused::OtherFamily);
         }
         match (known, hello.state) {
             (Some(_), _) => None,

@@ -1,7 +1,9 @@
 use core::num::NonZeroU16;
 use std::vec;
 
-use protocol::pool::{Granter, Hello, MemberAddress, MembershipState, PoolKey, VersionCheck};
+use protocol::pool::{
+    Encapsulation, Granter, Hello, MemberAddress, MembershipState, PoolKey, VersionCheck,
+};
 
 use super::*;
 use crate::MemoryRegister;
@@ -28,6 +30,7 @@ fn settings() -> Settings {
         key: PoolKey([7; 16]),
         version_check: VersionCheck::Etag,
         store: None,
+        encapsulation: None,
     };
     Settings {
         kind: TableKind::Maglev,
@@ -314,6 +317,33 @@ fn ipv4_member_of_an_ipv6_service_is_refused() {
     addresses.push("[fd00::10]:80".parse().unwrap());
     balancer.hello(3000, 1, hello("a", 1));
     assert_eq!(balancer.refusal(), Some(Refused::NeedsIpv6));
+}
+
+/// An IPv4 datagram carries IPv6.
+#[test]
+fn ipv4_member_behind_routers_serves_ipv6() {
+    let mut balancer = Balancer::new();
+    let config = &mut balancer.monitor.settings.config;
+    config.addresses.push("[fd00::10]:80".parse().unwrap());
+    config.encapsulation = Some(Encapsulation::Udp);
+    balancer.joins(3000, "a", 1);
+    assert_eq!(balancer.names(), ["a"]);
+}
+
+#[test]
+fn member_behind_routers_with_other_family_is_refused() {
+    let mut balancer = Balancer::new();
+    balancer.monitor.settings.config.encapsulation = Some(Encapsulation::Udp);
+    balancer.joins(3000, "a", 1);
+    let address = MemberAddress::new("fd00::2".parse().unwrap()).unwrap();
+    let other = Hello {
+        address,
+        ..hello("b", 2)
+    };
+    balancer.hello(3000, 2, other);
+    assert_eq!(balancer.refusal(), Some(Refused::OtherFamily));
+    balancer.joins(3000, "c", 3);
+    assert_eq!(balancer.names(), ["a", "c"]);
 }
 
 /// The former life may have granted a lease at its last moment, and may have declared other memberships dead.

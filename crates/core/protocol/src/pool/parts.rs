@@ -3,7 +3,7 @@
 use core::{fmt, net::SocketAddr, num::NonZeroU16};
 
 use serde::{Deserialize, Serialize};
-use types::{TableKind, VersionCheck};
+use types::{Encapsulation, TableKind, VersionCheck};
 
 use super::{MemberAddress, MemberName};
 use crate::control::{framed, values};
@@ -78,6 +78,9 @@ pub struct Config {
     /// The store of the pool, if the pool has a store.
     #[serde(default, with = "framed")]
     pub store: Option<StoreSettings>,
+    /// How packets go between balancer and members, and from member to member. `None`: as frames, on a common link.
+    #[serde(default)]
+    pub encapsulation: Option<Encapsulation>,
 }
 
 /// The store with the records of a pool's connections: one or two key-value stores.
@@ -188,4 +191,14 @@ pub enum Refused {
     /// The pool has as many members as a pool may have.
     #[error("the pool has {most} members, which is the limit", most = super::MEMBER_COUNT_MAX)]
     Full,
+    /// Packets for the member would be lost.
+    #[error(
+        "the balancer has no route to the address: choose a --member-address that the balancer reaches"
+    )]
+    NoRoute,
+    /// A member sends from its address to all others.
+    #[error(
+        "the other members have addresses of the other family (IPv4 or IPv6): choose a --member-address of the same family"
+    )]
+    OtherFamily,
 }

@@ -50,6 +50,7 @@ fn config() -> Config {
             needs_all: true,
             after_us: 5000,
         }),
+        encapsulation: Some(Encapsulation::Udp),
     }
 }
 
@@ -111,6 +112,8 @@ fn balancer_messages() -> Vec<BalancerMessage> {
         Refused::NeedsIpv6,
         Refused::NotOnLink,
         Refused::Full,
+        Refused::NoRoute,
+        Refused::OtherFamily,
     ];
     let mut all = vec![
         BalancerMessage::Config(config()),
@@ -226,21 +229,25 @@ fn any_from_balancer() -> impl Strategy<Value = BalancerMessage> {
         any::<[u8; 16]>(),
         prop::sample::select(checks.to_vec()),
         prop::option::of(any_store()),
+        prop::option::of(Just(Encapsulation::Udp)),
     );
-    let config = config.prop_map(|(addresses, numbers, key, version_check, store)| {
-        let [term_us, least_term_us, drift_ppm, queue_us, quiescence_ms] = numbers;
-        BalancerMessage::Config(Config {
-            addresses,
-            term_us,
-            least_term_us,
-            drift_ppm,
-            queue_us,
-            quiescence_ms,
-            key: PoolKey(key),
-            version_check,
-            store,
-        })
-    });
+    let config = config.prop_map(
+        |(addresses, numbers, key, version_check, store, encapsulation)| {
+            let [term_us, least_term_us, drift_ppm, queue_us, quiescence_ms] = numbers;
+            BalancerMessage::Config(Config {
+                addresses,
+                term_us,
+                least_term_us,
+                drift_ppm,
+                queue_us,
+                quiescence_ms,
+                key: PoolKey(key),
+                version_check,
+                store,
+                encapsulation,
+            })
+        },
+    );
     let kinds = [TableKind::Maglev, TableKind::Modulo];
     let members = prop::collection::vec(any_member(), 0..5);
     let granters = prop::collection::vec(any::<(u64, bool)>(), 0..3);

@@ -1,7 +1,10 @@
 use ::metrics::{Health, Numbers, table, text};
 
 use super::*;
-use crate::{event::Code, status::MemberStatus};
+use crate::{
+    event::Code,
+    status::{MemberStatus, PacketCounts},
+};
 
 fn snapshot(names: &[&str]) -> Snapshot {
     let member = |name: &&str| MemberStatus {
@@ -29,10 +32,13 @@ fn snapshot(names: &[&str]) -> Snapshot {
             grants: true,
             lease_ms: [25, 250],
             members: names.iter().map(member).collect(),
-            packets: 18,
-            icmp_packets: 1,
-            dropped_fragments: 2,
-            dropped_without_member: 3,
+            counts: PacketCounts {
+                packets: 18,
+                icmp_packets: 1,
+                dropped_fragments: 2,
+                dropped_without_member: 3,
+                dropped_not_wrapped: 4,
+            },
         },
         events: [("declared_dead", 3)].into(),
     }

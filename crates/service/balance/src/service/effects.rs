@@ -7,7 +7,7 @@ use super::{Balancer, Tell, now};
 use crate::{
     error::BalanceError,
     event::{Code, Event},
-    status::{CONFIRM_DEAD, DRAIN, MemberStatus, Status},
+    status::{CONFIRM_DEAD, DRAIN, MemberStatus, PacketCounts, Status},
 };
 
 impl Balancer {
@@ -48,7 +48,11 @@ impl Balancer {
     fn write_table(&mut self, table: &Table, tell: Tell<'_>) -> Result<(), BalanceError> {
         let unreachable = self.forwarding.write(table)?;
         for name in unreachable {
-            let reason = format!("{name} is on no link of this host: packets to {name} are lost");
+            let missing = match self.forwarding.encapsulates() {
+                true => "no route leads to",
+                false => "no link of this host has",
+            };
+            let reason = format!("{missing} {name}: packets to {name} are lost");
             self.warn(Code::MemberNotOnLink, reason, tell);
         }
         let members = table.members.iter().map(|member| member.name.to_string());
@@ -195,9 +199,12 @@ fn status(
         grants: monitor.is_granter(),
         lease_ms: [millis(terms.least), millis(terms.term)],
         members: members.collect(),
-        packets: counters.forwarded,
-        icmp_packets: counters.icmp,
-        dropped_fragments: counters.fragments,
-        dropped_without_member: counters.no_member,
+        counts: PacketCounts {
+            packets: counters.forwarded,
+            icmp_packets: counters.icmp,
+            dropped_fragments: counters.fragments,
+            dropped_without_member: counters.no_member,
+            dropped_not_wrapped: counters.not_wrapped,
+        },
     })
 }

@@ -44,17 +44,19 @@ pub(super) fn forwarding(
     directory: &RunDirectory,
     key: [u8; 16],
 ) -> Result<Forwarding, BalanceError> {
-    let script = config.on_change.as_ref();
+    let script = config.delivery.on_change.as_ref();
     let script = script.map(|of| ChangeScript::start(of, &config.name, &config.addresses));
     let script = script.transpose()?;
-    if config.no_forward {
-        return Forwarding::elsewhere(script);
+    let encapsulates = config.delivery.encapsulation.is_some();
+    if config.delivery.no_forward {
+        return Forwarding::elsewhere(encapsulates, script);
     }
     let bpffs = mounts::bpffs(directory.path())?;
     let host_name = host_name(&config.run_dir, &config.name);
     let settings = BalanceSettings {
         addresses: config.addresses.clone(),
         key,
+        encapsulates,
     };
     let started = Forwarding::start(&settings, balance_pins(bpffs.path(), &host_name), script);
     // For the next balancer, and for `outlive clean`.
@@ -71,10 +73,12 @@ pub(super) fn register(
     let Some(servers) = &config.register else {
         let is_new = former.as_ref().is_none_or(|table| table.members.is_empty());
         let table = former.unwrap_or_else(|| first_table(config));
-        forwarding.run_script(&table);
-        if is_new {
-            // Also empty: packets are dropped and counted before the first member.
+        if is_new || config.delivery.encapsulation.is_some() {
+            // Also empty: packets are dropped and counted before the first member. A former balancer may have reached
+            // the members as neighbours.
             forwarding.write(&table)?;
+        } else {
+            forwarding.run_script(&table);
         }
         return Ok((
             PoolRegister::Memory(MemoryRegister::new(table.clone())),

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use pool::StreamId;
-use protocol::pool::{BalancerMessage, MemberMessage, Refused};
+use protocol::pool::{BalancerMessage, ENCAPSULATION_SINCE, MemberMessage, Refused};
 
 use super::{Balancer, Tell, now};
 use crate::{
@@ -70,7 +70,8 @@ impl Balancer {
                 self.show_members(id)?;
                 break;
             }
-            if let Some(reason) = self.reason_against(&message) {
+            let version = stream.version();
+            if let Some(reason) = self.reason_against(&message, version) {
                 self.refuse_member(id, &message, reason, tell)?;
                 break;
             }
@@ -94,12 +95,16 @@ impl Balancer {
         Ok(())
     }
 
-    /// The part of the admission for which the kernel has to be asked.
-    fn reason_against(&mut self, message: &MemberMessage) -> Option<Refused> {
+    /// The part of the admission for which the kernel or the stream has to be asked.
+    fn reason_against(&mut self, message: &MemberMessage, version: u8) -> Option<Refused> {
         let MemberMessage::Hello(hello) = message else {
             return None;
         };
-        match self.forwarding.is_on_link(hello.address.ip()) {
+        let encapsulates = self.forwarding.encapsulates();
+        if encapsulates && version < ENCAPSULATION_SINCE {
+            return Some(Refused::OutOfOrder);
+        }
+        match self.forwarding.is_reachable(hello.address.ip()) {
             Ok(true) => None,
             // Packets would be lost; a member that continues has its place in the table, and may be on a link again.
             Ok(false) | Err(_) => {
@@ -108,7 +113,10 @@ impl Balancer {
                     .members
                     .iter()
                     .any(|entry| entry.membership == hello.membership);
-                (!is_in).then_some(Refused::NotOnLink)
+                (!is_in).then_some(match encapsulates {
+                    true => Refused::NoRoute,
+                    false => Refused::NotOnLink,
+                })
             }
         }
     }

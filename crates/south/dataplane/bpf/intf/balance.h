@@ -5,23 +5,25 @@
 #pragma once
 
 #include "../lib/kernel.h"
+#include "encapsulation.h"
 
 /* A balancer of another layout begins anew (src/balance.rs). */
-#define BALANCE_LAYOUT_VERSION 1
+#define BALANCE_LAYOUT_VERSION 2
 /* Members of a pool. */
 #define BALANCE_MEMBERS 256
 /* Owners in a table of Maglev, a prime. */
 #define BALANCE_OWNERS 65537
 #define BALANCE_NAME_LEN 64
 
-/* The key of the hash of a connection. */
+/* The key of the hash of a connection, and the way to members. */
 struct balance {
 	__u64 k0, k1;
+	__u32 encapsulates; /* packets go to members in UDP, through routers */
+	__u32 pad;
 };
 
 struct balance_member {
-	__u8 address[16]; /* IPv4 in the mapped form */
-	__u32 ifindex;	  /* of the link to the member */
+	struct outer_route route; /* without encapsulation: `destination`, on the link `ifindex` */
 	__u16 slot;	  /* of its packets in `member_packets`: the same from table to table */
 
 	/* For the next life of the balancer alone. */
@@ -48,5 +50,6 @@ enum balance_counter {
 	BALANCE_ICMP = 1,      /* of these: ICMP errors about a connection */
 	BALANCE_FRAGMENTS = 2, /* dropped: only the first fragment has ports */
 	BALANCE_NO_MEMBER = 3, /* dropped */
-	BALANCE_COUNTERS = 4,
+	BALANCE_NOT_WRAPPED = 4, /* dropped: too long for the link to the member with the outer headers */
+	BALANCE_COUNTERS = 5,
 };

@@ -6,6 +6,7 @@
 
 #include "../lib/kernel.h"
 #include "../lib/packet.h"
+#include "encapsulation.h"
 #include "head.h"
 #include "tuple.h"
 
@@ -47,7 +48,8 @@ struct member {
 	__u8 accepts;       /* connections may begin here */
 	__u8 store;         /* enum store_kind */
 	__u8 takes_inputs;  /* responses may have inputs: X-TRODS */
-	__u8 pad[1];
+	__u8 encapsulates;  /* packets between hosts of the pool are in UDP (encapsulation.h) */
+	__u8 address[16];   /* of this member, to which such packets come */
 };
 
 /* The store of the pool. */
@@ -192,10 +194,11 @@ struct object_tombstone {
 	__u8 pad[3];
 };
 
-/* Where the segments of a connection go that another member serves: a neighbour. */
+/* Where the segments of a connection go that another member serves: a neighbour; with encapsulation, the route. */
 struct next_hop {
 	__u32 family; /* AF_INET or AF_INET6 */
 	__u32 address[4]; /* network order; IPv4: the first alone */
+	struct outer_route route;
 };
 
 enum object_event_kind {
@@ -262,6 +265,9 @@ enum object_counter {
 	OBJECTS_FORWARDED,    /* segments of connections that other members serve */
 	OBJECTS_DEFERRED,         /* segments of the server that wait for the store */
 	OBJECTS_QUEUED,       /* segments of clients that wait for their turn */
+	OBJECTS_UNWRAPPED,        /* packets that came in UDP, through routers */
+	OBJECTS_MISWRAPPED,       /* dropped: UDP to the port of such packets, and not of this pool */
+	OBJECTS_NOT_WRAPPED,      /* dropped, and not forwarded in UDP: forwarded once before, or too long */
 	OBJECTS_COUNTERS,
 };
 

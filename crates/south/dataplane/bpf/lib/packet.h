@@ -49,6 +49,13 @@ struct ipv6_header {
 	__u8 destination[16];
 };
 
+struct udp_header {
+	__be16 source;
+	__be16 destination;
+	__be16 len;
+	__sum16 checksum;
+};
+
 /* What Linux puts between the IPv6 and the TCP header of a super-segment that the 16-bit length
  * cannot tell: a hop-by-hop header with nothing but the jumbo payload option (RFC 2675 2). */
 struct jumbo_header {

@@ -34,6 +34,7 @@
 #include "turned.h"
 #include "copy.h"
 #include "fence.h"
+#include "encapsulation.h"
 
 /* A SYN-ACK. The client cannot be asked for its options again after a death: the window scale is the pool's, and the
  * rest travels in the timestamp. */
@@ -56,6 +57,8 @@ static __always_inline int egress_synack(struct __sk_buff *skb, struct member *m
 	e->has_timestamps = e->has_timestamps && o.timestamps;
 	begin_edit(&s->header);
 	write32(&s->header.edit[TCP_SEQ], e->isn);
+	if (m->encapsulates && o.mss)
+		lower_segment_size(s, o.mss, p);
 	if (o.window_scale_at)
 		s->header.edit[in_header(o.window_scale_at + 2)] = POOL_WINDOW_SCALE;
 	else

@@ -2,6 +2,7 @@
  *
  * Ingress: from the clients, through the balancer, to the server's TCP.
  *
+ *   in UDP, from the balancer or a member       -> unwrapped (encapsulation.h)
  *   not for an address:port of the pool         -> others
  *   made by user space, for the server          -> the server's TCP, untouched
  *   gate shut                                   -> dropped: the client sends again
@@ -40,6 +41,7 @@
 #include "turn.h"
 #include "turned.h"
 #include "copy.h"
+#include "encapsulation.h"
 
 /* A SYN: begin to know a connection. `f`: the server's TCP may have a connection with these ends. If so, it answers
  * with a challenge ACK (RFC 5961 4), by which a client that has begun anew learns of the old connection, and resets
@@ -345,12 +347,15 @@ static __always_inline bool age(struct __sk_buff *skb, const struct packet *p)
 }
 
 /* The other member answers the client itself. */
-static __always_inline int forward(struct __sk_buff *skb, const struct next_hop *to, const struct packet *p)
+static __always_inline int forward(struct __sk_buff *skb, const struct member *m, const struct next_hop *to,
+				   const struct flow_key *key, const struct packet *p, int arrival)
 {
 	struct bpf_redir_neigh next = { .nh_family = to->family };
 	__builtin_memcpy(next.ipv6_nh, to->address, sizeof(next.ipv6_nh));
 	if (!age(skb, p))
 		return TCX_DROP;
+	if (m->encapsulates)
+		return forward_wrapped(skb, to, key, arrival);
 	count(OBJECTS_FORWARDED);
 	return bpf_redirect_neigh(skb->ifindex, &next, sizeof(next), 0);
 }
@@ -390,6 +395,9 @@ int ingress(struct __sk_buff *skb)
 	struct flow_key key = {};
 	struct packet p = {};
 	struct member *m = the_member();
+	int arrival = m && m->encapsulates ? decapsulate(skb) : ARRIVED_DIRECTLY;
+	if (arrival == ARRIVED_FORGED)
+		return TCX_DROP;
 	if (!m || !parse_ip(skb, &p, key.client, key.server))
 		return TCX_NEXT;
 	struct object_scratch *s = the_scratch(SCRATCH_INGRESS);
@@ -425,6 +433,6 @@ int ingress(struct __sk_buff *skb)
 		return ingress_tombstone(skb, s, t, &p);
 	struct next_hop *to = bpf_map_lookup_elem(&forwards, &key);
 	if (to)
-		return forward(skb, to, &p);
+		return forward(skb, m, to, &key, &p, arrival);
 	return ingress_unknown(skb, m, s, &key, &p);
 }

@@ -40,13 +40,6 @@
 #include "read_cursors.h"
 #include "doubt.h"
 
-struct udp_header {
-	__be16 source;
-	__be16 destination;
-	__be16 len;
-	__sum16 checksum;
-};
-
 #define LINK_OVERHEAD(v6) ((v6 ? sizeof(struct ipv6_header) : sizeof(struct ipv4_header)) + \
 			   sizeof(struct udp_header))
 

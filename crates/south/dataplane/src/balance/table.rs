@@ -8,7 +8,7 @@ use std::{
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType, libbpf_sys};
 use types::TableKind;
 
-use super::generated::types::{balance_member, balance_table};
+use super::generated::types::{balance_member, balance_table, outer_route};
 use crate::{
     abi::{Abi, mapped},
     error::{DataplaneError, MapContext},
@@ -24,10 +24,12 @@ pub struct BalanceMember {
     pub name: String,
     /// The number of the membership.
     pub membership: u64,
-    /// Address on a link of this host.
+    /// Address on a link of this host, or behind routers.
     pub address: IpAddr,
-    /// The index of the interface of that link.
+    /// The index of the interface of that link, or towards the first router.
     pub interface: u32,
+    /// The address of this host in packets to a member behind routers.
+    pub source: Option<IpAddr>,
     /// The UDP port for claims.
     pub claim_port: u16,
     /// The member gets no new connections.
@@ -125,8 +127,11 @@ impl BalanceTable {
 impl BalanceMember {
     fn to_value(&self) -> balance_member {
         let mut value = balance_member {
-            address: mapped(self.address),
-            ifindex: self.interface,
+            route: outer_route {
+                source: self.source.map_or([0; 16], mapped),
+                destination: mapped(self.address),
+                ifindex: self.interface,
+            },
             slot: self.slot,
             claim_port: self.claim_port,
             membership: self.membership,
@@ -148,11 +153,13 @@ impl BalanceMember {
             .copied()
             .take_while(|byte| *byte != 0)
             .collect();
+        let source = Ipv6Addr::from(value.route.source);
         Some(Self {
             name: String::from_utf8(name).ok()?,
             membership: value.membership,
-            address: IpAddr::V6(Ipv6Addr::from(value.address)).to_canonical(),
-            interface: value.ifindex,
+            address: IpAddr::V6(Ipv6Addr::from(value.route.destination)).to_canonical(),
+            interface: value.route.ifindex,
+            source: (!source.is_unspecified()).then(|| source.to_canonical()),
             claim_port: value.claim_port,
             draining: value.draining != 0,
             slot: value.slot,

@@ -18,6 +18,7 @@ fn start(bpffs: &Path) -> Balance {
     let settings = BalanceSettings {
         addresses: vec!["10.0.0.10:80".parse().expect("an address")],
         key: [7; 16],
+        encapsulates: false,
     };
     Balance::start(&settings, balance_pins(bpffs, "pool")).expect("the program loads")
 }
@@ -88,6 +89,7 @@ fn pins_of_another_layout_are_removed() {
         let settings = BalanceSettings {
             addresses: Vec::new(),
             key: [7; 16],
+            encapsulates: false,
         };
         Balance::start(&settings, PinDirectory::at(other.clone())).expect("the program loads");
         assert!(other.exists());

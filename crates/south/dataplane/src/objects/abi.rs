@@ -18,6 +18,7 @@ mod generated {
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 pub(crate) use generated::types::*;
+use supervise::Route;
 use wire::FlowKey;
 
 use crate::abi::{Abi, mapped};
@@ -46,8 +47,9 @@ unsafe impl Abi for store_confirmation {}
 // SAFETY: as above.
 unsafe impl Abi for next_hop {}
 
-impl From<IpAddr> for next_hop {
-    fn from(address: IpAddr) -> Self {
+impl next_hop {
+    /// To a neighbour, or by the route.
+    pub(crate) fn new(address: IpAddr, route: Option<Route>) -> Self {
         let mut words = [0; 4];
         let octets = match address {
             IpAddr::V4(v4) => v4.octets().to_vec(),
@@ -64,6 +66,11 @@ impl From<IpAddr> for next_hop {
         Self {
             family: family.unsigned_abs(),
             address: words,
+            route: outer_route {
+                source: route.map_or([0; 16], |route| mapped(route.source)),
+                destination: mapped(address),
+                ifindex: route.map_or(0, |route| route.device),
+            },
         }
     }
 }

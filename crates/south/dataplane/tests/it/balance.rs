@@ -1,5 +1,6 @@
 //! The load balancer's program, run on packets beside a model of it.
 
+mod encapsulation;
 mod model;
 
 use std::net::{IpAddr, SocketAddr};
@@ -49,6 +50,7 @@ fn member(number: u8, name: &str) -> BalanceMember {
         address: IpAddr::from([10, 0, 0, 100 + number]),
         // The loopback, which exists in every network namespace.
         interface: 1,
+        source: None,
         claim_port: 7701,
         draining: number == 2,
         slot: 0,
@@ -82,10 +84,27 @@ impl Balancer {
         Self { balance, place }
     }
 
+    /// A balancer that wraps packets.
+    fn encapsulating(members: Vec<BalanceMember>) -> Self {
+        let place = Pinned::nowhere_else();
+        let settings = BalanceSettings {
+            addresses: addresses(),
+            key: KEY.0,
+            encapsulates: true,
+        };
+        let balance = Balance::start(&settings, place.pins.clone()).expect("the program loads");
+        let mut this = Self { balance, place };
+        let mut table = table(1, TableKind::Maglev, &NAMES);
+        table.members = members;
+        this.balance.write_table(table).expect("memory");
+        this
+    }
+
     fn start(place: &Pinned) -> Balance {
         let settings = BalanceSettings {
             addresses: addresses(),
             key: KEY.0,
+            encapsulates: false,
         };
         Balance::start(&settings, place.pins.clone()).expect("the program loads")
     }
@@ -299,6 +318,7 @@ fn next_balancer_adopts_table_and_counters() {
     let settings = BalanceSettings {
         addresses: vec![service(true)],
         key: KEY.0,
+        encapsulates: false,
     };
     balancer.balance = Balance::start(&settings, balancer.place.pins.clone()).expect("it loads");
     assert_eq!(
@@ -341,6 +361,7 @@ fn pins_are_found_by_name() {
     let settings = BalanceSettings {
         addresses: addresses(),
         key: KEY.0,
+        encapsulates: false,
     };
     let balance = Balance::start(&settings, pins).expect("the program loads");
     // Other balancers may run on this host.

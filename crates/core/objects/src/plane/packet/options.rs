@@ -19,6 +19,8 @@ pub(crate) struct Options {
     pub(crate) sack: Option<Range<usize>>,
     pub(crate) sack_permitted: bool,
     pub(crate) segment_size: Option<u16>,
+    /// Where the segment size stands.
+    pub(crate) segment_size_at: Option<usize>,
     /// At most 14 (RFC 7323, 2.3).
     pub(crate) window_scale: Option<u8>,
     /// Where the shift of the window stands.
@@ -62,6 +64,7 @@ impl Options {
             (kind::MAX_SEGMENT_SIZE, 4) => {
                 let size = super::array(header, place.start + 2).map(u16::from_be_bytes);
                 self.segment_size = size;
+                self.segment_size_at = Some(place.start + 2);
             }
             (kind::SACK_PERMITTED, 2) => self.sack_permitted = true,
             (kind::WINDOW_SCALE, 3) => {

@@ -2,11 +2,13 @@
 
 mod both;
 mod kernel;
+mod outer;
 mod seen;
 mod segments;
 
 pub(crate) use both::{Both, Out, other_key};
 pub(crate) use kernel::{Frame, Kernel, Leased, Pinned, RingFrame, digesting_settings, settings};
+pub(crate) use outer::{Outer, outer_of, unwrap};
 pub(crate) use segments::*;
 
 pub(crate) use south_model::Verdict::{self, Next, RedirectIngress};

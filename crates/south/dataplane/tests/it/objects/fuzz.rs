@@ -519,3 +519,13 @@ fn programs_and_model_agree_on_any_history_of_lasting_objects() {
     };
     alone_with(&settings, agree_on_any_history);
 }
+
+/// Clients' packets come in UDP, from the balancer's program; forwarded segments leave in UDP.
+#[test]
+fn programs_and_model_agree_on_any_history_in_udp() {
+    let settings = dataplane::MemberSettings {
+        encapsulated_at: Some([0xfd00, 0, 0, 1, 0, 0, 0, 0x11].into()),
+        ..member_settings()
+    };
+    alone_with(&settings, agree_on_any_history);
+}

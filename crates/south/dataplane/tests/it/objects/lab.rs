@@ -1,6 +1,8 @@
 //! One step at a time through the programs of a member and through the model.
 
+mod sockets;
 mod steps;
+mod wrapping;
 
 use std::{
     cell::RefCell,
@@ -36,7 +38,9 @@ use south_model::CrashOn;
 use wire::{ChecksumMode, ChecksumState, FlowKey, IpPacket, PROTOCOL_TCP, Segment, SeqNumber};
 
 use crate::harness::{self, *};
+use sockets::*;
 pub(super) use steps::*;
+pub(super) use wrapping::*;
 
 /// The interface on which packets come and leave, and the other end of the cable.
 const INTERFACE_NAME: &str = "pool0";
@@ -95,6 +99,8 @@ pub(super) struct Lab {
     seen_events: Vec<Event>,
     seen_copies: Vec<plane::SegmentCopy>,
     seen_turns: Vec<plane::SegmentCopy>,
+    /// The balancer wraps the packets of clients.
+    wrapping: Option<Wrapping>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -116,6 +122,7 @@ pub(super) fn member_settings() -> MemberSettings {
         is_immutable: false,
         withhold: WITHHOLD_MAX,
         takes_inputs: false,
+        encapsulated_at: None,
     }
 }
 
@@ -194,79 +201,6 @@ fn pinned_program(pins: &PinDirectory, name: &str) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// A socket that gets all packets that pass the interface.
-fn tap(interface: u32) -> OwnedFd {
-    let socket = packet_socket();
-    let address = link_address(interface, libc::ETH_P_ALL);
-    let len = u32::try_from(size_of_val(&address)).expect("32 bits");
-    // SAFETY: the address is valid for the size that is told.
-    let bound = unsafe { libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), len) };
-    assert_eq!(bound, 0, "the socket is bound");
-    socket
-}
-
-fn packet_socket() -> OwnedFd {
-    // SAFETY: no pointers.
-    let fd = unsafe {
-        libc::socket(
-            libc::AF_PACKET,
-            libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK,
-            0,
-        )
-    };
-    assert!(fd >= 0, "a packet socket");
-    // SAFETY: a new descriptor.
-    unsafe { OwnedFd::from_raw_fd(fd) }
-}
-
-fn link_address(interface: u32, ethertype: i32) -> libc::sockaddr_ll {
-    // SAFETY: all zeros is a valid address.
-    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    address.sll_family = u16::try_from(libc::AF_PACKET).expect("16 bits");
-    address.sll_protocol = u16::try_from(ethertype).expect("16 bits").to_be();
-    address.sll_ifindex = i32::try_from(interface).expect("31 bits");
-    address
-}
-
-/// A socket that sends frames with the state of a network device's offloads (packet(7), `PACKET_VNET_HDR`).
-fn offloading_socket() -> OwnedFd {
-    let socket = packet_socket();
-    let on = 1_i32;
-    // SAFETY: the option is valid for the size that is told.
-    let set = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            libc::PACKET_VNET_HDR,
-            std::ptr::from_ref(&on).cast(),
-            4,
-        )
-    };
-    assert_eq!(set, 0, "a kernel with offloads");
-    socket
-}
-
-/// `struct virtio_net_hdr`: the checksum is unfinished, and the segment is to be cut.
-fn offloads(is_v6: bool, segment_size: u16) -> [u8; 10] {
-    const NEEDS_CHECKSUM: u8 = 1;
-    let (kind, start) = if is_v6 { (4, 54_u16) } else { (1, 34) };
-    let [s0, s1] = segment_size.to_ne_bytes();
-    let [c0, c1] = start.to_ne_bytes();
-    let [h0, h1] = (start + 32).to_ne_bytes();
-    let [o0, o1] = 16_u16.to_ne_bytes();
-    [NEEDS_CHECKSUM, kind, h0, h1, s0, s1, c0, c1, o0, o1]
-}
-
-/// Leaves the checksum to a device: the sum of the pseudo-header alone.
-fn unfinish(bytes: &mut [u8]) {
-    let packet = IpPacket::parse(bytes).expect("an IP packet");
-    let (header_len, len) = (packet.header_len(), packet.payload_len());
-    let len = u32::try_from(len).expect("a length");
-    let sum = wire::checksum::pseudo_header(packet.source(), packet.destination(), 6, len);
-    let sum = wire::checksum::fold(sum);
-    bytes[header_len + 16..header_len + 18].copy_from_slice(&sum.to_be_bytes());
-}
-
 fn normal(mut flow: Flow) -> Flow {
     // Two clocks.
     flow.turn.asked_at = flow.turn.asked_at.min(Duration::from_nanos(1));
@@ -294,6 +228,7 @@ fn model_of(settings: &MemberSettings) -> Plane {
         is_immutable: settings.is_immutable,
         withhold: settings.withhold,
         takes_inputs: settings.takes_inputs,
+        encapsulates: settings.encapsulated_at.is_some(),
     })
 }
 
@@ -360,6 +295,7 @@ impl Lab {
             seen_events: Vec::new(),
             seen_copies: Vec::new(),
             seen_turns: Vec::new(),
+            wrapping: settings.encapsulated_at.map(Wrapping::to),
             plane,
         };
         lab.begin();
@@ -417,6 +353,9 @@ impl Lab {
         let mut frame = Frame::of(&packet);
         frame.ifindex = self.interface;
         let frame_before = frame.bytes[..12].to_vec();
+        if let (Some(wrapping), Direction::In) = (&self.wrapping, direction) {
+            wrapping.wrap(&mut frame);
+        }
         let [ingress, egress] = &self.programs;
         let program = match direction {
             Direction::In => ingress,
@@ -434,6 +373,10 @@ impl Lab {
             Direction::In => self.model.ingress(&mut wanted, now),
             Direction::Out => self.model.egress(&mut wanted, now),
         };
+        if self.wrapping.is_some() && want == Verdict::RedirectNeighbour && packet.mark == 0 {
+            let outer = unwrap(&mut frame);
+            assert!(outer.is_forwarded, "by this member");
+        }
         let seen = plane::Packet {
             bytes: frame.bytes.split_off(14),
             mark: frame.mark,
@@ -629,7 +572,11 @@ impl Lab {
     /// Another member serves the connection.
     pub(super) fn forward(&mut self) {
         let to = IpAddr::from([10, 0, 0, 12]);
-        self.plane.forward(self.key, to).expect("it runs");
+        let route = self.wrapping.as_ref().map(|_| supervise::Route {
+            device: self.interface,
+            source: [10, 0, 1, 11].into(),
+        });
+        self.plane.forward(self.key, to, route).expect("it runs");
         self.model.forward(self.key, to);
     }
 

@@ -4,6 +4,7 @@
 //! and counters must be equal after each step ([`lab::Lab`]).
 
 mod egress;
+mod encapsulation;
 mod fuzz;
 mod handshake;
 mod ingress;
