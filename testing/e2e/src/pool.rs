@@ -1,6 +1,7 @@
 //! A pool: a balancer, members with nginx, and a client.
 
 mod balancers;
+mod routed;
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -49,6 +50,8 @@ pub struct Pool {
     /// The lab, with the client.
     pub scene: Scene,
     keys: PathBuf,
+    /// Members are in other network segments.
+    is_routed: bool,
 }
 
 /// A program of the pool, with what it has program.
@@ -245,11 +248,20 @@ impl Pool {
     #[must_use]
     pub fn with(label: &str, members: u8, more: &[&str]) -> Self {
         let scene = Scene::new(label);
+        let host = scene.lab.add_host_at("balancer", 2).expect("a host");
+        let mut this = Self::with_balancer(scene, host, more);
+        for _ in 0..members {
+            this.add_member(&[]);
+        }
+        this
+    }
+
+    /// A pool without members.
+    fn with_balancer(scene: Scene, host: Host, more: &[&str]) -> Self {
         let root = site(&scene);
         // As a pool has its files: older than any download.
         age(&root);
         let keys = key_file(&scene, "pool.keys");
-        let host = scene.lab.add_host_at("balancer", 2).expect("a host");
         // Members that are reached by IPv6 get packets of both families.
         let listen = SocketAddr::from((host.address().ipv6(), POOL_PORT)).to_string();
         let [v4, v6] = pool_addresses().map(|address| address.to_string());
@@ -270,17 +282,14 @@ impl Pool {
         ];
         let balancer = PoolProgram::start(&scene, &host, "balancer", &[&words[..], more].concat());
         balancer.wait_for("listening", 1);
-        let mut this = Self {
+        Self {
             members: Vec::new(),
             balancer,
             second: None,
             scene,
             keys: keys.clone(),
-        };
-        for _ in 0..members {
-            this.add_member(&[]);
+            is_routed: false,
         }
-        this
     }
 
     /// Starts a member with nginx on a host of its own, and waits until the whole pool knows the member.
@@ -317,6 +326,9 @@ impl Pool {
     pub fn next_host(&self) -> (Host, String) {
         let number = u8::try_from(self.members.len()).expect("few members");
         let name = format!("web{}", number + 1);
+        if self.is_routed {
+            return (self.host_behind_router(&name, number), name);
+        }
         let host = self.scene.lab.add_host_at(&name, 11 + number);
         (host.expect("a host"), name)
     }

@@ -145,6 +145,7 @@ impl Pool {
             second: Some((second, etcd)),
             scene,
             keys,
+            is_routed: false,
         };
         this.route_to_balancers(&[this.balancer.host.clone()]);
         for _ in 0..members {
@@ -200,6 +201,7 @@ impl Pool {
             second: None,
             scene,
             keys,
+            is_routed: false,
         };
         for _ in 0..members {
             this.add_member(&[]);

@@ -12,6 +12,7 @@ mod pipelined;
 mod pool_changes;
 mod programs;
 mod requests;
+mod routed;
 mod servers;
 mod store;
 
