@@ -39,7 +39,7 @@ pub enum MemberError {
     PortTaken(SocketAddr),
     /// Another program has the port of packets between the hosts of the pool.
     #[error(
-        "the balancer was started with --encapsulate, and UDP port {port} is not free: {source} (`ss -lunp` names the other program)"
+        "the balancer's --encapsulate needs UDP port {port}: {source} (`ss -lunp` names the other program)"
     )]
     EncapsulationPort {
         /// The port.

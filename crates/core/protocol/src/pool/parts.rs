@@ -198,7 +198,7 @@ pub enum Refused {
     NoRoute,
     /// A member sends from its address to all others.
     #[error(
-        "the other members have addresses of the other family (IPv4 or IPv6): choose a --member-address of the same family"
+        "the other members have addresses of another family: choose a --member-address of that family"
     )]
     OtherFamily,
 }
