@@ -61,6 +61,7 @@ impl Member {
             is_immutable: false,
             withhold: WITHHOLD_MAX,
             takes_inputs: false,
+            encapsulates: false,
         });
         plane.accept(true);
         plane.set_lease(Duration::from_secs(1 << 30));
