@@ -36,8 +36,8 @@ use objects::{
 };
 use protocol::pool::{StoreSettings, Table};
 use store::{
-    Settings, Store, StoreAcks, StoreClient, Stores, StoresCompletion, StoresEvent, StoresOutcome,
-    StoresTicket,
+    Settings, Store as _, StoreAcks, StoreClient, Stores, StoresCompletion, StoresEvent,
+    StoresOutcome, StoresTicket,
 };
 use wire::{FlowKey, Segment};
 
@@ -62,7 +62,7 @@ const PUT_TRIES_MAX: u32 = 8;
 
 /// The store of a member.
 pub(crate) struct Records {
-    stores: Stores,
+    stores: Stores<StoreClient>,
     names: Names,
     delay: Duration,
     ring: ObjectRing<'static>,
@@ -153,11 +153,10 @@ impl Records {
         member: &str,
         plane: &MemberPlane,
     ) -> Result<Self, MemberError> {
-        let stores: Result<Vec<Box<dyn Store>>, MemberError> = { settings.urls.iter() }
+        let stores: Result<Vec<StoreClient>, MemberError> = { settings.urls.iter() }
             .map(|url| {
                 let url = url.text.parse().map_err(MemberError::StoreUrl)?;
-                let client = StoreClient::open(&url, Settings::default());
-                Ok(Box::new(client.doing("find the store")?) as Box<dyn Store>)
+                StoreClient::open(&url, Settings::default()).doing("find the store")
             })
             .collect();
         let stores = stores?;
@@ -169,7 +168,7 @@ impl Records {
         let into_copied = Rc::clone(&copied);
         Ok(Self {
             answers: vec![false; stores.len()],
-            stores: Stores::new(stores, RecordKey::of(&key), acks),
+            stores: Stores::new(stores, RecordKey::of(&key), rand::random, acks),
             names: Names {
                 service,
                 key,
@@ -194,7 +193,11 @@ impl Records {
 
     /// Readable when something is to do.
     pub(crate) fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.stores.readiness().chain([self.ring.as_fd()])
+        self.stores
+            .stores()
+            .iter()
+            .map(StoreClient::readiness)
+            .chain([self.ring.as_fd()])
     }
 
     /// When [`Records::poll`] has something to do.

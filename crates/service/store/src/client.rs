@@ -119,6 +119,18 @@ impl StoreClient {
         })
     }
 
+    /// Readable while [`Store::poll`] has a report.
+    #[must_use]
+    pub fn readiness(&self) -> BorrowedFd<'_> {
+        self.shared.ready.as_fd()
+    }
+
+    /// Counts and times since the beginning.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        locked(&self.shared.statistics).clone()
+    }
+
     /// Waits until reports can be polled.
     ///
     /// # Errors
@@ -167,14 +179,6 @@ impl Store for StoreClient {
             .filter(|report| matches!(report, Report::Completed(_)));
         self.outstanding -= completed.count();
         reports.extend(new);
-    }
-
-    fn readiness(&self) -> BorrowedFd<'_> {
-        self.shared.ready.as_fd()
-    }
-
-    fn statistics(&self) -> Statistics {
-        locked(&self.shared.statistics).clone()
     }
 
     fn name(&self) -> &str {

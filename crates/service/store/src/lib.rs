@@ -45,7 +45,7 @@ pub use probe::probe;
 pub use session::Settings;
 pub use statistics::Statistics;
 pub use stores::{
-    Lookup, ScanPage, ScanPosition, StoreAcks, Stores, StoresCompletion, StoresEvent,
+    Lookup, Nonces, ScanPage, ScanPosition, StoreAcks, Stores, StoresCompletion, StoresEvent,
     StoresOutcome, StoresTicket,
 };
 pub use url::{StoreUrl, UrlError};

@@ -1,14 +1,12 @@
 //! Operations of a store, and outcomes.
 
-use std::{fmt, os::fd::BorrowedFd, time::Duration};
+use std::{fmt, time::Duration};
 
 use objects::record::{HashName, StoreKey};
 use wire::FlowKey;
 
-use crate::Statistics;
-
 /// A key-value store: a queue of operations.
-pub trait Store: fmt::Debug + Send {
+pub trait Store {
     /// Queues an operation.
     ///
     /// # Errors
@@ -17,12 +15,6 @@ pub trait Store: fmt::Debug + Send {
 
     /// Appends all outcomes and changes since the last call. Never waits.
     fn poll(&mut self, reports: &mut Vec<Report>);
-
-    /// Readable while [`Store::poll`] has a report.
-    fn readiness(&self) -> BorrowedFd<'_>;
-
-    /// Counts and times since the beginning.
-    fn statistics(&self) -> Statistics;
 
     /// The address, without secrets.
     fn name(&self) -> &str;
@@ -126,7 +118,10 @@ impl OperationKind {
 
 /// Position in the records of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct Cursor(pub(crate) u64);
+pub struct Cursor(
+    /// In the numbers of the store.
+    pub u64,
+);
 
 impl Cursor {
     /// Before the first record.
@@ -135,7 +130,10 @@ impl Cursor {
 
 /// Number of an operation at a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Ticket(pub(crate) u64);
+pub struct Ticket(
+    /// Operations before.
+    pub u64,
+);
 
 /// The queue of a store is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]

@@ -13,10 +13,9 @@
 //! With [`StoreAcks::First`], the death of the first store loses the newest record: the other store may have an older
 //! record of the connection, or none.
 
-use std::{collections::HashMap, fmt, os::fd::BorrowedFd};
+use std::{collections::BTreeMap, fmt};
 
 use objects::record::{HashName, NONCE_LEN, Record, RecordError, RecordKey, StoreKey};
-use rand::RngCore as _;
 use wire::FlowKey;
 
 use crate::{
@@ -33,15 +32,19 @@ pub enum StoreAcks {
     Both,
 }
 
+/// Random bytes for a record that is sealed.
+pub type Nonces = fn() -> [u8; NONCE_LEN];
+
 /// One or two stores.
-pub struct Stores {
-    stores: Vec<Box<dyn Store>>,
+pub struct Stores<S> {
+    stores: Vec<S>,
     key: RecordKey,
+    nonces: Nonces,
     acks: StoreAcks,
     next: u64,
     /// Operations of the stores, by store and ticket.
-    parts: HashMap<(usize, Ticket), StoresTicket>,
-    pending: HashMap<StoresTicket, Pending>,
+    parts: BTreeMap<(usize, Ticket), StoresTicket>,
+    pending: BTreeMap<StoresTicket, Pending>,
     events: Vec<StoresEvent>,
     reports: Vec<Report>,
 }
@@ -158,17 +161,18 @@ enum Question {
     Renew,
 }
 
-impl Stores {
+impl<S: Store> Stores<S> {
     /// The stores of a pool, one or two.
     #[must_use]
-    pub fn new(stores: Vec<Box<dyn Store>>, key: RecordKey, acks: StoreAcks) -> Self {
+    pub fn new(stores: Vec<S>, key: RecordKey, nonces: Nonces, acks: StoreAcks) -> Self {
         Self {
             stores,
             key,
+            nonces,
             acks,
             next: 0,
-            parts: HashMap::new(),
-            pending: HashMap::new(),
+            parts: BTreeMap::new(),
+            pending: BTreeMap::new(),
             events: Vec::new(),
             reports: Vec::new(),
         }
@@ -176,13 +180,8 @@ impl Stores {
 
     /// The stores.
     #[must_use]
-    pub fn stores(&self) -> &[Box<dyn Store>] {
+    pub fn stores(&self) -> &[S] {
         &self.stores
-    }
-
-    /// Each is readable while [`Stores::poll`] has an event of a store.
-    pub fn readiness(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.stores.iter().map(|store| store.readiness())
     }
 
     /// Writes a record.
@@ -190,9 +189,7 @@ impl Stores {
     /// # Errors
     /// The record is beyond the limits: nothing is written.
     pub fn put(&mut self, key: StoreKey, record: &Record) -> Result<StoresTicket, RecordError> {
-        let mut nonce = [0; NONCE_LEN];
-        rand::rng().fill_bytes(&mut nonce);
-        let value = record.seal(&self.key, &key, nonce)?;
+        let value = record.seal(&self.key, &key, (self.nonces)())?;
         let acks = match self.acks {
             StoreAcks::First => 1,
             StoreAcks::Both => self.stores.len(),
@@ -320,14 +317,10 @@ impl Stores {
     }
 }
 
-impl fmt::Debug for Stores {
+impl<S: Store> fmt::Debug for Stores<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Stores({:?}, {} pending)",
-            self.stores,
-            self.pending.len()
-        )
+        let names: Vec<&str> = self.stores.iter().map(Store::name).collect();
+        write!(f, "Stores({names:?}, {} pending)", self.pending.len())
     }
 }
 

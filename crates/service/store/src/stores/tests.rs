@@ -1,14 +1,12 @@
 use std::collections::VecDeque;
-use std::os::fd::{AsFd as _, OwnedFd};
 
 use objects::PoolKey;
 use objects::isn::Slot;
 use objects::record::{MemberHash, StoredOptions};
-use rustix::event::{EventfdFlags, eventfd};
 use wire::SeqNumber;
 
 use super::*;
-use crate::{Probe, QueueFull, Statistics};
+use crate::{Probe, QueueFull};
 
 /// A store whose answers a test gives.
 #[derive(Debug)]
@@ -16,19 +14,16 @@ struct Scripted {
     answers: VecDeque<Result<Outcome, Failure>>,
     reports: Vec<Report>,
     next: u64,
-    fd: OwnedFd,
 }
 
 impl Scripted {
-    fn boxed(answers: impl IntoIterator<Item = Result<Outcome, Failure>>) -> Box<dyn Store> {
+    fn new(answers: impl IntoIterator<Item = Result<Outcome, Failure>>) -> Self {
         let answers = answers.into_iter().collect();
-        let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        Box::new(Self {
+        Self {
             answers,
             reports: Vec::new(),
             next: 0,
-            fd,
-        })
+        }
     }
 }
 
@@ -44,14 +39,6 @@ impl Store for Scripted {
 
     fn poll(&mut self, reports: &mut Vec<Report>) {
         reports.append(&mut self.reports);
-    }
-
-    fn readiness(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-
-    fn statistics(&self) -> Statistics {
-        Statistics::default()
     }
 
     fn name(&self) -> &str {
@@ -103,11 +90,11 @@ fn lost() -> Failure {
     Failure::ConnectionLost("reset".to_owned())
 }
 
-fn stores(all: Vec<Box<dyn Store>>, acks: StoreAcks) -> Stores {
-    Stores::new(all, RecordKey::of(&POOL), acks)
+fn stores(all: Vec<Scripted>, acks: StoreAcks) -> Stores<Scripted> {
+    Stores::new(all, RecordKey::of(&POOL), || [3; NONCE_LEN], acks)
 }
 
-fn outcomes(stores: &mut Stores) -> Vec<StoresOutcome> {
+fn outcomes(stores: &mut Stores<Scripted>) -> Vec<StoresOutcome> {
     let mut events = Vec::new();
     stores.poll(&mut events);
     assert!(stores.pending.is_empty() && stores.parts.is_empty());
@@ -121,7 +108,7 @@ fn outcomes(stores: &mut Stores) -> Vec<StoresOutcome> {
 fn put(acks: StoreAcks, answers: Vec<Result<Outcome, Failure>>) -> Vec<StoresOutcome> {
     let all = answers
         .into_iter()
-        .map(|answer| Scripted::boxed([answer]))
+        .map(|answer| Scripted::new([answer]))
         .collect();
     let mut stores = stores(all, acks);
     stores.put(key("web1"), &record(1)).unwrap();
@@ -131,7 +118,7 @@ fn put(acks: StoreAcks, answers: Vec<Result<Outcome, Failure>>) -> Vec<StoresOut
 fn look_up(answers: Vec<Result<Outcome, Failure>>) -> Result<Lookup, Failure> {
     let all = answers
         .into_iter()
-        .map(|answer| Scripted::boxed([answer]))
+        .map(|answer| Scripted::new([answer]))
         .collect();
     let mut stores = stores(all, StoreAcks::First);
     stores.look_up(&[key("web1").hash, key("web2").hash], key("web1").flow);
@@ -168,13 +155,13 @@ fn put_is_over_with_as_many_confirmations_as_wanted() {
 
 #[test]
 fn full_queue_is_a_failed_store() {
-    let mut full = stores(vec![Scripted::boxed([])], StoreAcks::First);
+    let mut full = stores(vec![Scripted::new([])], StoreAcks::First);
     full.put(key("web1"), &record(1)).unwrap();
     assert_eq!(
         outcomes(&mut full),
         [StoresOutcome::Put(Err(Failure::QueueFull(QueueFull)))]
     );
-    let one = vec![Scripted::boxed([]), Scripted::boxed([Ok(Outcome::Stored)])];
+    let one = vec![Scripted::new([]), Scripted::new([Ok(Outcome::Stored)])];
     let mut one = stores(one, StoreAcks::First);
     one.put(key("web1"), &record(1)).unwrap();
     assert_eq!(outcomes(&mut one), [StoresOutcome::Put(Ok(()))]);
@@ -250,8 +237,8 @@ fn scan_goes_from_store_to_store() {
     };
     let mut damaged = value("web1", 2);
     damaged.value.truncate(9);
-    let first = Scripted::boxed([page(vec![value("web1", 1)], 7), page(vec![damaged], 0)]);
-    let second = Scripted::boxed([Err(Failure::Unsupported)]);
+    let first = Scripted::new([page(vec![value("web1", 1)], 7), page(vec![damaged], 0)]);
+    let second = Scripted::new([Err(Failure::Unsupported)]);
     let mut stores = stores(vec![first, second], StoreAcks::First);
     let mut position = Some(ScanPosition::START);
     let mut pages = Vec::new();
@@ -271,7 +258,7 @@ fn scan_goes_from_store_to_store() {
 
 #[test]
 fn record_beyond_the_limits_is_not_submitted() {
-    let mut stores = stores(vec![Scripted::boxed([])], StoreAcks::First);
+    let mut stores = stores(vec![Scripted::new([])], StoreAcks::First);
     let mut long = record(1);
     long.options.window_scale = Some(15);
     assert_eq!(stores.put(key("web1"), &long), Err(RecordError::Limit));

@@ -1,13 +1,13 @@
 use objects::record::RecordKey;
 use store::{
-    Lookup, ScanPosition, Settings, Store, StoreAcks, StoreClient, Stores, StoresCompletion,
-    StoresEvent, StoresOutcome, StoresTicket,
+    Lookup, ScanPosition, Settings, StoreAcks, StoreClient, Stores, StoresCompletion, StoresEvent,
+    StoresOutcome, StoresTicket,
 };
 
 use crate::server::{POOL, Server, flow, hash, key, record};
 
 struct Pair {
-    stores: Stores,
+    stores: Stores<StoreClient>,
     events: Vec<StoresEvent>,
 }
 
@@ -19,11 +19,10 @@ impl Pair {
             connect_limit: limit,
             ..Settings::default()
         };
-        let open = |url: &String| {
-            Box::new(StoreClient::open(&url.parse().unwrap(), settings).unwrap()) as Box<dyn Store>
-        };
+        let open = |url: &String| StoreClient::open(&url.parse().unwrap(), settings).unwrap();
+        let (all, key) = (urls.iter().map(open).collect(), RecordKey::of(&POOL));
         Self {
-            stores: Stores::new(urls.iter().map(open).collect(), RecordKey::of(&POOL), acks),
+            stores: Stores::new(all, key, rand::random, acks),
             events: Vec::new(),
         }
     }
@@ -42,7 +41,9 @@ impl Pair {
             }
             let mut fds: Vec<_> = self
                 .stores
-                .readiness()
+                .stores()
+                .iter()
+                .map(StoreClient::readiness)
                 .map(|fd| rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::IN))
                 .collect();
             rustix::event::poll(&mut fds, None).unwrap();
@@ -121,7 +122,7 @@ fn record_of_another_pool_is_not_missing() {
     let settings = Settings::default();
     let store = StoreClient::open(&url("redis", &server).parse().unwrap(), settings).unwrap();
     let other = RecordKey::of(&objects::PoolKey([9; 16]));
-    let stores = Stores::new(vec![Box::new(store)], other, StoreAcks::First);
+    let stores = Stores::new(vec![store], other, rand::random, StoreAcks::First);
     let mut other = Pair {
         stores,
         events: Vec::new(),
