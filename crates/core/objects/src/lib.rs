@@ -11,6 +11,7 @@
 //! - [`revive`] and [`revivals`]: the connections that a member goes on with;
 //! - [`budget`]: how many segments of unknown connections a member looks at;
 //! - [`record`]: the state of a connection in the store of the pool;
+//! - [`store`]: operations at the store of the pool, and the decisions of one or two stores;
 //! - [`turns`]: the turns that a member writes to the store;
 //! - [`queue`]: pipelined requests, and requests in several segments;
 //! - [`call`]: a segment that a client answers;
@@ -42,6 +43,7 @@ mod reasons;
 pub mod record;
 pub mod revivals;
 pub mod revive;
+pub mod store;
 pub mod timestamp;
 pub mod turns;
 pub mod unreachable;

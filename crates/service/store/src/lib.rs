@@ -2,22 +2,16 @@
 //!
 //! | module | |
 //! |---|---|
-//! | `operation` | operations, outcomes and failures |
 //! | `url` | addresses of stores |
 //! | `dialect` | a protocol: requests of operations, outcomes of replies |
 //! | `resp`, `valkey` | Valkey and Redis |
 //! | `meta`, `memcached` | memcached |
 //! | `session` | pure: one connection, pipelined, with time limits and attempts to connect |
 //! | `client` | the thread of a store, and its socket |
-//! | `stores` | one or two stores with sealed records: the interface of a member |
 //! | `statistics` | counts and times for metrics |
 //!
-//! A store is a queue: [`Store::submit`] returns a [`Ticket`], and [`Store::poll`] returns the outcome. Every operation
-//! has exactly one outcome, at the latest at its time limit. Operations of a connection are performed in the order of
-//! submission.
-//!
-//! A put that is confirmed was written by the store. A put with another outcome may have been written. An error is
-//! never taken for a missing record.
+//! Operations, outcomes and failures are in [`objects::store`], with the decisions of two stores. A [`StoreClient`] is a
+//! store.
 
 #![forbid(unsafe_code)]
 
@@ -25,27 +19,22 @@ mod client;
 mod dialect;
 mod memcached;
 mod meta;
-mod operation;
 mod probe;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod properties;
 mod resp;
 mod session;
 mod statistics;
-mod stores;
 mod url;
 mod valkey;
 
 pub use client::StoreClient;
-pub use operation::{
-    Completion, Cursor, Failure, Operation, OperationKind, Outcome, Page, Probe, Product,
-    QueueFull, Report, Store, StoredValue, Ticket,
+pub use objects::store::{
+    Completion, Cursor, Failure, Lookup, Nonces, Operation, OperationKind, Outcome, Page, Probe,
+    Product, QueueFull, Report, ScanPage, ScanPosition, Store, StoreAcks, StoredValue, Stores,
+    StoresCompletion, StoresEvent, StoresOutcome, StoresTicket, Ticket,
 };
 pub use probe::probe;
 pub use session::Settings;
 pub use statistics::Statistics;
-pub use stores::{
-    Lookup, Nonces, ScanPage, ScanPosition, StoreAcks, Stores, StoresCompletion, StoresEvent,
-    StoresOutcome, StoresTicket,
-};
 pub use url::{StoreUrl, UrlError};

@@ -13,14 +13,15 @@
 //! With [`StoreAcks::First`], the death of the first store loses the newest record: the other store may have an older
 //! record of the connection, or none.
 
-use std::{collections::BTreeMap, fmt};
+use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
+use core::fmt;
 
-use objects::record::{HashName, NONCE_LEN, Record, RecordError, RecordKey, StoreKey};
 use wire::FlowKey;
 
-use crate::{
+use super::{
     Completion, Cursor, Failure, Operation, Outcome, Page, Report, Store, StoredValue, Ticket,
 };
+use crate::record::{HashName, NONCE_LEN, Record, RecordError, RecordKey, StoreKey};
 
 /// When a put is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -234,7 +235,7 @@ impl<S: Store> Stores<S> {
         &mut self,
         question: Question,
         operation: &Operation,
-        stores: std::ops::Range<usize>,
+        stores: core::ops::Range<usize>,
     ) -> StoresTicket {
         self.next += 1;
         let ticket = StoresTicket(self.next);
@@ -260,7 +261,7 @@ impl<S: Store> Stores<S> {
     /// Appends all outcomes and changes since the last call. Never waits.
     pub fn poll(&mut self, events: &mut Vec<StoresEvent>) {
         for index in 0..self.stores.len() {
-            let mut reports = std::mem::take(&mut self.reports);
+            let mut reports = core::mem::take(&mut self.reports);
             self.stores[index].poll(&mut reports);
             for report in reports.drain(..) {
                 self.take(index, report);
@@ -301,7 +302,7 @@ impl<S: Store> Stores<S> {
             _ if !are_all => None,
             question => Some(combined(
                 question,
-                std::mem::take(&mut pending.answers),
+                core::mem::take(&mut pending.answers),
                 &self.key,
                 self.stores.len(),
             )),

@@ -1,9 +1,12 @@
 //! Operations of a store, and outcomes.
 
-use std::{fmt, time::Duration};
+use alloc::{string::String, vec::Vec};
+use core::fmt;
+use core::time::Duration;
 
-use objects::record::{HashName, StoreKey};
 use wire::FlowKey;
+
+use crate::record::{HashName, RecordError, StoreKey};
 
 /// A key-value store: a queue of operations.
 pub trait Store {
@@ -301,7 +304,7 @@ pub enum Failure {
     QueueFull(#[from] QueueFull),
     /// The store has a record that cannot be read.
     #[error("the store has an unreadable record: {0}")]
-    Unreadable(#[from] objects::record::RecordError),
+    Unreadable(#[from] RecordError),
 }
 
 impl Failure {

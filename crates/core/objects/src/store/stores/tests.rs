@@ -1,12 +1,12 @@
-use std::collections::VecDeque;
+use alloc::{borrow::ToOwned as _, collections::VecDeque, vec};
 
-use objects::PoolKey;
-use objects::isn::Slot;
-use objects::record::{MemberHash, StoredOptions};
 use wire::SeqNumber;
 
 use super::*;
-use crate::{Probe, QueueFull};
+use crate::PoolKey;
+use crate::isn::Slot;
+use crate::record::{MemberHash, StoredOptions};
+use crate::store::{Probe, QueueFull};
 
 /// A store whose answers a test gives.
 #[derive(Debug)]
@@ -268,7 +268,7 @@ fn record_beyond_the_limits_is_not_submitted() {
 #[test]
 fn outcome_of_another_operation_is_an_error() {
     let probed = Ok(Outcome::Probed(Probe {
-        product: crate::Product::Redis,
+        product: crate::store::Product::Redis,
         version: None,
         instance: None,
         eviction: None,
