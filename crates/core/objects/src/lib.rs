@@ -12,6 +12,7 @@
 //! - [`budget`]: how many segments of unknown connections a member looks at;
 //! - [`record`]: the state of a connection in the store of the pool;
 //! - [`store`]: operations at the store of the pool, and the decisions of one or two stores;
+//! - [`records`]: the records of a member: when a record is written, looked up, renewed and deleted;
 //! - [`turns`]: the turns that a member writes to the store;
 //! - [`queue`]: pipelined requests, and requests in several segments;
 //! - [`call`]: a segment that a client answers;
@@ -41,6 +42,7 @@ pub mod plane;
 pub mod queue;
 mod reasons;
 pub mod record;
+pub mod records;
 pub mod revivals;
 pub mod revive;
 pub mod store;

@@ -21,6 +21,7 @@ pub mod claims;
 mod flow_hash;
 mod leases;
 mod monitor;
+mod own_connections;
 mod owner_table;
 mod register;
 
@@ -30,5 +31,6 @@ pub use leases::{Leases, Link};
 pub use monitor::{
     ConfirmError, DrainError, Event, MemberState, Monitor, Output, Settings, StreamId,
 };
+pub use own_connections::OwnConnections;
 pub use owner_table::{MAGLEV_ENTRY_COUNT, MemberIndex, OwnerTable, TableError, TableKind};
 pub use register::{CasRegister, MemoryRegister, Register, Reply, Request, Written};

@@ -23,6 +23,7 @@ use objects::{
     judge::JudgeRules,
     plane::{CopyKind, SegmentCopy},
     queue::RequestQueues,
+    records::LookedUp,
     revivals::Ended,
     revive::{PositionError, Rules, SETTLE_TIME},
 };
@@ -41,7 +42,7 @@ use crate::{
     event::{Event, exit_words},
     operator::Operator,
     pool_client::{Admission, PoolClient, PoolSettings, PoolView},
-    records::{LookedUp, Records},
+    records::Records,
     revivals::{Revivals, owned},
     server::ServerProcess,
 };

@@ -1,17 +1,14 @@
-//! Clients of dead members that may wait without a word: each is called until the answer ([`objects::call`]).
+//! Clients of dead members that may wait without a word: each is called until the answer ([`crate::call`]).
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::Duration,
-};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::time::Duration;
 
-use objects::{
-    PoolKey, call,
-    record::{HashName, Record, StoreKey},
-};
-use pool::{OwnerTable, flow_hash};
-use protocol::pool::Table;
 use wire::FlowKey;
+
+use crate::PoolKey;
+use crate::call;
+use crate::record::{HashName, Record, StoreKey};
 
 /// Most calls at a time, and the pause behind.
 const BURST_LEN_MAX: usize = 200;
@@ -23,37 +20,24 @@ const FIRST_PAUSE: Duration = Duration::from_millis(300);
 const SCANS_MAX: u32 = 10;
 const SCAN_PAUSE: Duration = Duration::from_millis(500);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Calls {
-    calls: HashMap<FlowKey, Call>,
-    /// Which connections the balancer gives to this member.
-    owned: Option<Owned>,
+    calls: BTreeMap<FlowKey, Call>,
     scans: BTreeMap<HashName, Scan>,
     next_burst: Duration,
 }
 
+#[derive(Debug)]
 struct Call {
     record: Record,
     tries: u32,
     at: Duration,
 }
 
-struct Owned {
-    owners: OwnerTable,
-    position: u16,
-    key: protocol::pool::PoolKey,
-}
-
+#[derive(Debug)]
 struct Scan {
     tries: u32,
     at: Option<Duration>,
-}
-
-impl Owned {
-    fn has(&self, key: &FlowKey) -> bool {
-        let hash = flow_hash(self.key, key.client(), key.server());
-        self.owners.owner(hash).map(|index| index.0) == Some(self.position)
-    }
 }
 
 impl Calls {
@@ -61,39 +45,16 @@ impl Calls {
         *self = Self::default();
     }
 
-    pub(super) fn set_table(
+    pub(super) fn is_empty(&self) -> bool {
+        self.calls.is_empty() && self.scans.values().all(|scan| scan.at.is_none())
+    }
+
+    /// The clients of these records are called.
+    pub(super) fn extend(
         &mut self,
-        table: &Table,
-        key: protocol::pool::PoolKey,
-        membership: u64,
+        records: impl IntoIterator<Item = (StoreKey, Record)>,
+        now: Duration,
     ) {
-        let position = table
-            .members
-            .iter()
-            .position(|member| member.membership == membership);
-        let position = position.and_then(|position| u16::try_from(position).ok());
-        self.owned = OwnerTable::of(table)
-            .ok()
-            .zip(position)
-            .map(|(owners, position)| Owned {
-                owners,
-                position,
-                key,
-            });
-    }
-
-    /// The records of a dead member.
-    pub(super) fn extend(&mut self, records: Vec<(StoreKey, Record)>, now: Duration) {
-        for (name, record) in records {
-            let is_owned = { self.owned.as_ref() }.is_some_and(|owned| owned.has(&name.flow));
-            if is_owned {
-                self.call(name.flow, record, now);
-            }
-        }
-    }
-
-    /// The records of this member, after the death of its server.
-    pub(super) fn extend_own(&mut self, records: Vec<(StoreKey, Record)>, now: Duration) {
         for (name, record) in records {
             self.call(name.flow, record, now);
         }

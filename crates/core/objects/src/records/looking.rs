@@ -1,12 +1,15 @@
 //! Records that a revival needs.
 
-use std::{collections::HashMap, time::Duration};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::time::Duration;
 
-use objects::{plane::SegmentCopy, revive::PositionError};
-use store::{Failure, Lookup};
 use wire::FlowKey;
 
 use super::LookedUp;
+use crate::plane::SegmentCopy;
+use crate::revive::PositionError;
+use crate::store::{Failure, Lookup};
 
 /// Most look-ups at a time: a client that speaks again later gets the next place.
 const LOOK_UPS_MAX: usize = 16_384;
@@ -14,11 +17,12 @@ const LOOK_UPS_MAX: usize = 16_384;
 const STORE_PATIENCE: Duration = Duration::from_secs(3);
 const RETRY_PERIOD: Duration = Duration::from_millis(100);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct LookUps {
-    underway: HashMap<FlowKey, LookUp>,
+    underway: BTreeMap<FlowKey, LookUp>,
 }
 
+#[derive(Debug)]
 struct LookUp {
     /// The newest segment.
     copy: SegmentCopy,
@@ -51,6 +55,10 @@ impl LookUps {
         has_room
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.underway.is_empty()
+    }
+
     pub(super) fn deadline(&self) -> Option<Duration> {
         self.underway.values().filter_map(|it| it.retry_at).min()
     }
@@ -79,8 +87,7 @@ impl LookUps {
         let record = match result {
             Ok(Lookup::Found(_, record)) => Ok(*record),
             Ok(Lookup::Missing) => Err(PositionError::RecordMissing),
-            Err(failure) if now < look_up.began + STORE_PATIENCE => {
-                tracing::debug!(%failure, client = %key.client(), "a record was not read");
+            Err(_) if now < look_up.began + STORE_PATIENCE => {
                 look_up.retry_at = Some(now + RETRY_PERIOD);
                 return None;
             }

@@ -1,32 +1,31 @@
 //! The records that this member has written, or has used: renewed, written anew and deleted.
 
-use std::{collections::HashMap, time::Duration};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::time::Duration;
 
-use dataplane::MemberPlane;
-use objects::{
-    flow::{Flow, Mode},
-    record::{Record, StoreKey},
-};
 use wire::FlowKey;
 
-use super::Names;
-use crate::error::MemberError;
+use super::{Names, StoredFlows};
+use crate::flow::{Flow, Mode};
+use crate::record::{Record, StoreKey};
 
 /// Pause between two looks at a connection.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// A quarter of the time to live of a record.
 const RENEWAL_PERIOD: Duration = Duration::from_secs(30 * 60);
-/// Bytes after which the record of a response is written anew: see [`objects::record::StoredAnswer::acked`].
+/// Bytes after which the record of a response is written anew: see [`crate::record::StoredAnswer::acked`].
 const REWRITE_BYTES: u64 = 512 << 20;
 /// Looks that find another turn before a record is deleted: the client's echo may be of the turn before.
 const LOOKS_MAX: u32 = 2;
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Written {
-    records: HashMap<FlowKey, One>,
+    records: BTreeMap<FlowKey, One>,
     next_look: Option<Duration>,
 }
 
+#[derive(Debug)]
 struct One {
     name: StoreKey,
     record: Record,
@@ -45,6 +44,10 @@ pub(super) enum Task {
 impl Written {
     pub(super) fn clear(&mut self) {
         *self = Self::default();
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty()
     }
 
     /// Name of the record that the connection relies on.
@@ -98,19 +101,19 @@ impl Written {
     }
 
     /// Looks at all connections once in a while.
-    pub(super) fn due(
+    pub(super) fn due<F: StoredFlows>(
         &mut self,
-        plane: &MemberPlane,
+        flows: &mut F,
         incarnation: u32,
         now: Duration,
-    ) -> Result<Vec<Task>, MemberError> {
+    ) -> Result<Vec<Task>, F::Error> {
         let mut steps = Vec::new();
         if self.next_look.is_none_or(|at| now < at) {
             return Ok(steps);
         }
         let mut over = Vec::new();
         for (key, one) in &mut self.records {
-            let flow = plane.flow(*key)?;
+            let flow = flows.flow(*key)?;
             if one.is_over(flow.as_ref(), incarnation) {
                 steps.push(Task::Delete(one.name));
                 over.push(*key);
