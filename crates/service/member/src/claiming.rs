@@ -111,7 +111,7 @@ impl Claiming {
             let len = match self.socket.recv(&mut buffer) {
                 Ok(len) => len,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(decided),
-                // An earlier datagram found nobody: the member is gone, or starts.
+                // An earlier datagram was refused: the member is gone, or starts.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
                 Err(error) => return Err(error).doing("read the socket for claims"),
             };

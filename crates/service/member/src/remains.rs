@@ -176,7 +176,7 @@ impl Drop for MemberDirectory {
             return;
         };
         if has_remains {
-            // Without the pins a server that is left would speak, and the next start or `outlive clean` needs them.
+            // Without the pins a server that is left would speak, and the next start or `outlive clean` needs the pins.
             cgroup2.leave();
             bpffs.leave();
             return;

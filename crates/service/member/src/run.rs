@@ -84,7 +84,7 @@ pub fn run(
     }
     let service = settings.addresses.clone();
     probe::serve(probes, options.key_file.clone(), service)?;
-    // The server of a member that was killed is silent, and other members have its connections.
+    // The server of a member that was killed is silent, and other members have the connections.
     directory.clear(true)?;
     for address in &settings.addresses {
         if is_listened_on(*address).doing("look for listening sockets")? {

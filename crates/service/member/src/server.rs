@@ -133,7 +133,7 @@ impl ServerProcess {
         self.listens_since = None;
         self.unsteady_since.get_or_insert(now);
         destroy_sockets(addresses, |_, _, _| true)?;
-        // A process that is not reaped keeps its number. Apache finds the number in its PidFile, and refuses to start.
+        // A process that is not reaped keeps the process ID. Apache finds the ID in the PidFile, and refuses to start.
         if let Some(mut server) = self.server.take() {
             server.wait(END_TIMEOUT).doing("wait for the server")?;
         }

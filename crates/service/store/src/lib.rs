@@ -10,8 +10,8 @@
 //! | `client` | the thread of a store, and its socket |
 //! | `statistics` | counts and times for metrics |
 //!
-//! Operations, outcomes and failures are in [`objects::store`], with the decisions of two stores. A [`StoreClient`] is a
-//! store.
+//! Operations, outcomes and failures are in [`objects::store`], with the decisions of two stores. A [`StoreClient`] is
+//! a store.
 
 #![forbid(unsafe_code)]
 
