@@ -3,7 +3,7 @@
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use wire::{Flags, FlowKey, Segment, SeqNumber};
+use wire::{Flags, FlowKey, Segment};
 
 use crate::flaws::Flaws;
 use crate::flow::Flow;
@@ -50,24 +50,34 @@ impl Parting {
     }
 }
 
-/// A client without protection whose server has died. The client may wait, and send nothing.
+/// A client that is reset. The client may wait, and send nothing.
 #[derive(Debug)]
 pub(crate) struct Farewell {
-    seq: SeqNumber,
-    ack: SeqNumber,
+    reset: Option<Vec<u8>>,
     interface: u32,
     tries: u32,
     at: Duration,
 }
 
 impl Farewell {
-    pub(crate) const fn of(flow: &Flow, now: Duration) -> Self {
+    /// Of a connection whose server has died.
+    pub(crate) fn of(key: FlowKey, flow: &Flow, now: Duration) -> Self {
+        let seq = flow.server.nxt.max_seq(flow.client.ack);
         Self {
-            seq: flow.server.nxt.max_seq(flow.client.ack),
-            ack: flow.server.received,
+            reset: segments::reset(key, seq, flow.server.received),
             interface: flow.interface,
             tries: 0,
             at: now,
+        }
+    }
+
+    /// Of a revival that is over: the RST was sent once.
+    pub(crate) fn repeated(reset: Vec<u8>, interface: u32, now: Duration) -> Self {
+        Self {
+            reset: Some(reset),
+            interface,
+            tries: 1,
+            at: now + REPEAT_INTERVAL,
         }
     }
 
@@ -84,12 +94,12 @@ impl Farewell {
     }
 
     /// A RST, if due. A client that lacks bytes answers with the right number (RFC 5961, 3.2).
-    pub(crate) fn on_time(&mut self, key: FlowKey, now: Duration) -> Option<Vec<u8>> {
+    pub(crate) fn on_time(&mut self, now: Duration) -> Option<Vec<u8>> {
         if now < self.at || self.is_over() {
             return None;
         }
         self.at = now + REPEAT_INTERVAL * (1 << self.tries);
         self.tries += 1;
-        segments::reset(key, self.seq, self.ack)
+        self.reset.clone()
     }
 }

@@ -248,7 +248,14 @@ impl Revivals {
                         }
                         return Ok(None);
                     }
-                    Err(rejected) => return reject(programs, copy, rejected).map(Some),
+                    Err(rejected) => {
+                        let needs_store = known != Err(PositionError::NoStore);
+                        if let Some(reset) = rejected.reset.clone().filter(|_| needs_store) {
+                            let farewell = Farewell::repeated(reset, copy.interface, now);
+                            self.farewells.insert(copy.key, farewell);
+                        }
+                        return reject(programs, copy, rejected).map(Some);
+                    }
                 }
             }
         };
@@ -265,8 +272,8 @@ impl Revivals {
         now: Duration,
     ) -> Result<Vec<Ended>, P::Error> {
         self.forget_silent(programs, now)?;
-        for (key, farewell) in &mut self.farewells {
-            if let Some(packet) = farewell.on_time(*key, now) {
+        for farewell in self.farewells.values_mut() {
+            if let Some(packet) = farewell.on_time(now) {
                 programs.to_client(farewell.interface(), &packet)?;
             }
         }
@@ -318,8 +325,8 @@ impl Revivals {
         for (key, flow) in programs.flows()? {
             if cannot_be_revived(&flow) {
                 programs.forget_flow(key)?;
-                let mut farewell = Farewell::of(&flow, now);
-                if let Some(packet) = farewell.on_time(key, now) {
+                let mut farewell = Farewell::of(key, &flow, now);
+                if let Some(packet) = farewell.on_time(now) {
                     programs.to_client(flow.interface, &packet)?;
                 }
             }
@@ -365,7 +372,7 @@ impl Revivals {
             return Ok(None);
         };
         programs.forget_flow(key)?;
-        self.farewells.insert(key, Farewell::of(&flow, now));
+        self.farewells.insert(key, Farewell::of(key, &flow, now));
         Ok(Some(Ended::at_once(key, reason)))
     }
 
@@ -377,7 +384,7 @@ impl Revivals {
     }
 
     fn take_leave(&mut self, key: FlowKey, flow: &Flow, now: Duration) -> Ended {
-        self.farewells.insert(key, Farewell::of(flow, now));
+        self.farewells.insert(key, Farewell::of(key, flow, now));
         let refused = PositionError::Unprotected.into();
         Ended::at_once(key, refused)
     }
@@ -408,9 +415,11 @@ impl Revivals {
         actions: Vec<Action>,
         now: Duration,
     ) -> Result<Option<Ended>, P::Error> {
-        let Some(interface) = self.underway.get(&key).map(|it| it.interface) else {
+        let Some(underway) = self.underway.get(&key) else {
             return Ok(None);
         };
+        // The request of such a client may be acknowledged: nothing of the client would bring a second RST.
+        let (interface, has_record) = (underway.interface, underway.record.is_some());
         let mut refused = None;
         for action in actions {
             match action {
@@ -422,6 +431,10 @@ impl Revivals {
                 Action::Refuse { reason, reset } => {
                     if let Some(packet) = reset {
                         programs.to_client(interface, &packet)?;
+                        if has_record {
+                            let farewell = Farewell::repeated(packet, interface, now);
+                            self.farewells.insert(key, farewell);
+                        }
                     }
                     programs.forget_flow(key)?;
                     refused = Some(reason);
@@ -505,3 +518,6 @@ impl Ended {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
