@@ -225,18 +225,31 @@ impl Names {
         StoreKey::new(self.own, key)
     }
 
-    /// Notes the members of a table. Returns the names of members that are gone.
-    fn note<'m>(&mut self, members: impl Iterator<Item = (u64, &'m str)>) -> Vec<HashName> {
+    /// Notes the members of a table. Returns the names of members that are gone. With the first table of a membership,
+    /// the names of all known members that are not in the table, and the own name: at the end of the membership before,
+    /// perhaps no other member was there.
+    fn note<'m>(&mut self, members: impl Iterator<Item = (u64, &'m str)>) -> BTreeSet<HashName> {
         let now: BTreeMap<u64, HashName> = members
             .map(|(membership, name)| (membership, self.of(name)))
             .collect();
-        let gone = { self.present.iter() }
-            .filter(|membership| !now.contains_key(membership))
-            .filter_map(|membership| self.known.get(membership).copied())
+        let before = core::mem::replace(&mut self.present, now.keys().copied().collect());
+        let mut names: BTreeSet<HashName> = { self.known.iter() }
+            .filter(|(membership, _)| before.is_empty() || before.contains(membership))
+            .filter(|(membership, _)| !now.contains_key(membership))
+            .map(|(_, name)| *name)
             .collect();
-        self.present = now.keys().copied().collect();
+        if before.is_empty() {
+            let present: BTreeSet<HashName> = now.values().copied().collect();
+            names = names.difference(&present).copied().collect();
+            names.insert(self.own);
+        }
         self.known.extend(now);
-        gone
+        names
+    }
+
+    /// Whether no member serves the connection of this record, as far as the table tells.
+    fn is_orphaned(&self, record: &Record) -> bool {
+        !self.present.contains(&record.owner)
     }
 
     fn all(&self) -> Vec<HashName> {
@@ -336,12 +349,12 @@ impl<S: Store> Records<S> {
         self.pending.clear();
     }
 
-    /// The pool has changed: the clients of the members that are gone are called. `members`: membership and name of
+    /// The pool has changed: the clients of memberships that are over are called. `members`: membership and name of
     /// each.
     pub fn set_members<'m>(&mut self, members: impl Iterator<Item = (u64, &'m str)>) {
-        let gone = self.names.note(members);
+        let names = self.names.note(members);
         if self.availability.has_index {
-            gone.into_iter().for_each(|name| self.scan(name));
+            names.into_iter().for_each(|name| self.scan(name));
         }
     }
 
@@ -406,7 +419,13 @@ impl<S: Store> Records<S> {
     }
 
     /// The server has died: no segment of its sockets leaves.
-    pub fn server_died(&mut self) {
+    ///
+    /// `interrupted`: revivals that were under way, with their records.
+    pub fn server_died(&mut self, interrupted: Vec<(FlowKey, Record)>, moment: Moment) {
+        for (key, record) in interrupted {
+            self.on_revived(key, &record, false, moment);
+        }
+        self.kept.server_died(moment.now);
         self.deferred.clear();
         self.turns.clear();
         // A record of the dead server's response says nothing of the next server's response to the same request.
@@ -529,8 +548,12 @@ impl<S: Store> Records<S> {
                 }
                 let next = page.next;
                 let records = page.records.into_iter();
-                let owned = records.filter(|(name, _)| owns(&name.flow));
-                self.calls.extend(owned, moment.now);
+                let names = &self.names;
+                // No other member reads the records of this member's earlier life.
+                let is_called = |(of, record): &(StoreKey, Record)| {
+                    names.is_orphaned(record) && (name == names.own || owns(&of.flow))
+                };
+                self.calls.extend(records.filter(is_called), moment.now);
                 if let Some(position) = next {
                     let ticket = self.stores.scan(name, position);
                     self.pending.insert(ticket, Pending::Scan(name));
@@ -703,8 +726,8 @@ impl<S: Store> Records<S> {
         self.calls.extend(records, now);
     }
 
-    /// Whether the segment needs a record that is not looked up yet. `is_reviving`: a revival of the connection is under
-    /// way. Without an index of the store each client keeps its request, and sends the request soon.
+    /// Whether the segment needs a record that is not looked up yet. `is_reviving`: a revival of the connection is
+    /// under way. Without an index of the store each client keeps its request, and sends the request soon.
     #[must_use]
     pub fn is_needed_for(&self, copy: &SegmentCopy, is_reviving: bool) -> bool {
         let needs_record = |segment: Segment<'_>| {
@@ -720,3 +743,6 @@ fn generation(unix: Duration) -> u32 {
     let [a, b, c, d, ..] = (unix.as_millis() / 62).to_le_bytes();
     u32::from_le_bytes([a, b, c, d])
 }
+
+#[cfg(test)]
+mod tests;

@@ -109,6 +109,15 @@ pub struct Ended {
     pub asked: Option<AskedRequest>,
 }
 
+/// The connections of a server that has died.
+#[derive(Debug)]
+pub struct Died {
+    /// Connections that are reset.
+    pub ended: Vec<Ended>,
+    /// Revivals that were under way, with their records: the clients may wait without a word.
+    pub interrupted: Vec<(FlowKey, Record)>,
+}
+
 /// A request that no response has begun to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AskedRequest {
@@ -304,8 +313,8 @@ impl Revivals {
         programs: &mut P,
         incarnation: u32,
         now: Duration,
-    ) -> Result<Vec<Ended>, P::Error> {
-        self.clear(programs)?;
+    ) -> Result<Died, P::Error> {
+        let interrupted = self.clear(programs)?;
         self.over.push_back((now + CLIENT_PAUSE_MAX, incarnation));
         let mut ended = Vec::new();
         for (key, flow) in programs.flows()? {
@@ -314,7 +323,7 @@ impl Revivals {
                 ended.push(self.take_leave(key, &flow, now));
             }
         }
-        Ok(ended)
+        Ok(Died { ended, interrupted })
     }
 
     /// The member leaves the pool, with a lease for a last time: clients without protection are reset.
@@ -376,11 +385,13 @@ impl Revivals {
         Ok(Some(Ended::at_once(key, reason)))
     }
 
-    fn clear<P: Programs>(&mut self, programs: &mut P) -> Result<(), P::Error> {
-        while let Some((key, _)) = self.underway.pop_first() {
+    fn clear<P: Programs>(&mut self, programs: &mut P) -> Result<Vec<(FlowKey, Record)>, P::Error> {
+        let mut records = Vec::new();
+        while let Some((key, underway)) = self.underway.pop_first() {
             programs.forget_flow(key)?;
+            records.extend(underway.record.map(|record| (key, record)));
         }
-        Ok(())
+        Ok(records)
     }
 
     fn take_leave(&mut self, key: FlowKey, flow: &Flow, now: Duration) -> Ended {

@@ -549,16 +549,16 @@ impl Member {
         self.queues.clear();
         self.server.clear(&self.service.addresses, clock::now())?;
         let incarnation = self.service.rules.incarnation;
-        let ended = self.revivals.server_died(&self.plane, incarnation)?;
+        let died = self.revivals.server_died(&self.plane, incarnation)?;
         if let Some(records) = &mut self.records {
-            records.server_died();
+            records.server_died(died.interrupted);
         }
         self.service.rules.incarnation += 1;
         self.service.rules.settled_at = clock::now() + SETTLE_TIME;
         events.push(Event::Died {
             exit: exit_words(exit),
         });
-        events.extend(ended.into_iter().map(event_of));
+        events.extend(died.ended.into_iter().map(event_of));
         Ok(())
     }
 

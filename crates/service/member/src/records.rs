@@ -199,8 +199,10 @@ impl Records {
     }
 
     /// The server has died: no segment of its sockets leaves.
-    pub(crate) fn server_died(&mut self) {
-        self.records.server_died();
+    ///
+    /// `interrupted`: revivals that were under way, with their records.
+    pub(crate) fn server_died(&mut self, interrupted: Vec<(FlowKey, Record)>) {
+        self.records.server_died(interrupted, moment());
     }
 
     /// A segment of the server waits for the record of its turn.

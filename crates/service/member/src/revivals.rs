@@ -7,7 +7,7 @@ use objects::{
     plane::SegmentCopy,
     queue::QueuedRequest,
     record::Record,
-    revivals::{self, Ended, Programs},
+    revivals::{self, Died, Ended, Programs},
     revive::{PositionError, Reason, Rules},
     unreachable::{self, Repetitions},
 };
@@ -187,7 +187,7 @@ impl Revivals {
         &mut self,
         plane: &MemberPlane,
         incarnation: u32,
-    ) -> Result<Vec<Ended>, MemberError> {
+    ) -> Result<Died, MemberError> {
         let (mut kernel, revivals) = self.split(plane);
         revivals.server_died(&mut kernel, incarnation, clock::now())
     }

@@ -9,6 +9,7 @@ use wire::FlowKey;
 use super::{Names, StoredFlows};
 use crate::flow::{Flow, Mode};
 use crate::record::{Record, StoreKey};
+use crate::revivals::CLIENT_PAUSE_MAX;
 
 /// Pause between two looks at a connection.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
@@ -32,6 +33,8 @@ struct One {
     renew_at: Duration,
     /// Looks that found another turn.
     looks: u32,
+    /// After a death of the server the client may need the record, also while the programs do not know the connection.
+    needed_until: Duration,
 }
 
 /// Work at the store.
@@ -92,8 +95,16 @@ impl Written {
             record,
             renew_at: now + RENEWAL_PERIOD,
             looks: 0,
+            needed_until: Duration::ZERO,
         };
         self.records.insert(key, one).map(|before| before.name)
+    }
+
+    /// The server has died: clients that wait are called when the server is there again.
+    pub(super) fn server_died(&mut self, now: Duration) {
+        for one in self.records.values_mut() {
+            one.needed_until = now + CLIENT_PAUSE_MAX;
+        }
     }
 
     pub(super) fn deadline(&self) -> Option<Duration> {
@@ -114,7 +125,7 @@ impl Written {
         let mut over = Vec::new();
         for (key, one) in &mut self.records {
             let flow = flows.flow(*key)?;
-            if one.is_over(flow.as_ref(), incarnation) {
+            if one.is_over(flow.as_ref(), incarnation, now) {
                 steps.push(Task::Delete(one.name));
                 over.push(*key);
                 continue;
@@ -138,14 +149,17 @@ impl Written {
 impl One {
     /// Whether no client can need the record. The client's echo may name the turn of the record until the turn behind
     /// is over.
-    fn is_over(&mut self, flow: Option<&Flow>, incarnation: u32) -> bool {
+    fn is_over(&mut self, flow: Option<&Flow>, incarnation: u32, now: Duration) -> bool {
         let Some(flow) = flow else {
-            return true;
+            return now >= self.needed_until;
         };
         let number = self.record.turns.last().map_or(0, |turn| turn.number);
         let is_near = (0..=1).contains(&flow.turn.number.wrapping_sub(number));
         if is_near || flow.mode == Mode::Reviving || flow.incarnation != incarnation {
             self.looks = 0;
+            if flow.mode == Mode::Served && flow.incarnation == incarnation {
+                self.needed_until = Duration::ZERO;
+            }
             return false;
         }
         self.looks += 1;

@@ -1,0 +1,245 @@
+use alloc::rc::Rc;
+use core::cell::RefCell;
+use core::convert::Infallible;
+
+use http1::version::ObjectVersion;
+
+use super::*;
+use crate::isn::{self, Slot};
+use crate::record::{NONCE_LEN, StoredAnswer, StoredOptions, StoredTurn};
+use crate::store::{Completion, Operation, Outcome, Page, QueueFull, Report, StoredValue, Ticket};
+
+const POOL: PoolKey = PoolKey([1; 16]);
+const SERVER_INCARNATION: u32 = 2;
+
+type Shelf = Rc<RefCell<BTreeMap<StoreKey, Vec<u8>>>>;
+
+/// A store that answers at once.
+#[derive(Default)]
+struct Memory {
+    shelf: Shelf,
+    reports: Vec<Report>,
+    submitted: u64,
+}
+
+impl Store for Memory {
+    fn submit(&mut self, operation: Operation) -> Result<Ticket, QueueFull> {
+        self.submitted += 1;
+        let ticket = Ticket(self.submitted);
+        let mut shelf = self.shelf.borrow_mut();
+        let value = |key: &StoreKey, value: &Vec<u8>| StoredValue {
+            key: *key,
+            value: value.clone(),
+        };
+        let outcome = match operation {
+            Operation::Put { key, value } => {
+                shelf.insert(key, value);
+                Outcome::Stored
+            }
+            Operation::Scan { hash, .. } => Outcome::Page(Page {
+                values: { shelf.iter() }
+                    .filter(|(key, _)| key.hash == hash)
+                    .map(|(key, bytes)| value(key, bytes))
+                    .collect(),
+                foreign: 0,
+                next: None,
+            }),
+            Operation::Delete { key } => Outcome::Deleted {
+                existed: shelf.remove(&key).is_some(),
+            },
+            _ => Outcome::Found(Vec::new()),
+        };
+        let result = Ok(outcome);
+        self.reports
+            .push(Report::Completed(Completion { ticket, result }));
+        Ok(ticket)
+    }
+
+    fn poll(&mut self, reports: &mut Vec<Report>) {
+        reports.append(&mut self.reports);
+    }
+
+    fn name(&self) -> &str {
+        "memory"
+    }
+}
+
+/// No connection is known.
+struct NoFlows;
+
+impl StoredFlows for NoFlows {
+    type Error = Infallible;
+
+    fn flow(&mut self, _: FlowKey) -> Result<Option<Flow>, Infallible> {
+        Ok(None)
+    }
+
+    fn set_stored(
+        &mut self,
+        _: FlowKey,
+        _: u32,
+        _: SeqNumber,
+        _: StateBits,
+    ) -> Result<bool, Infallible> {
+        Ok(false)
+    }
+
+    fn give_up_record(&mut self, _: FlowKey, _: u32, _: SeqNumber) -> Result<(), Infallible> {
+        Ok(())
+    }
+
+    fn set_store(&mut self, _: StoreKind) -> Result<(), Infallible> {
+        Ok(())
+    }
+}
+
+fn service() -> SocketAddr {
+    ([10, 0, 0, 10], 80).into()
+}
+
+fn key() -> FlowKey {
+    FlowKey::new(([10, 0, 0, 1], 40_000).into(), service())
+}
+
+fn name_of(member: &str) -> StoreKey {
+    StoreKey::new(
+        HashName::new(service(), MemberHash::of(member, &POOL)),
+        key(),
+    )
+}
+
+fn record(owner: u64) -> Record {
+    let slot = Slot::new(3);
+    let server_isn = isn::initial(&POOL, &key(), slot);
+    let version = ObjectVersion {
+        complete_len: Some(900),
+        etag: Some("\"v\"".to_string()),
+        last_modified: None,
+        content_encoding: None,
+    };
+    let answer = StoredAnswer {
+        start: server_isn + 1,
+        header_len: 100,
+        response_len: Some(1000),
+        first_byte: 0,
+        acked: 0,
+        version,
+    };
+    Record {
+        generation: 1,
+        owner,
+        client_isn: SeqNumber(7),
+        server_isn,
+        slot,
+        options: StoredOptions {
+            window_scale: Some(7),
+            segment_size: 1460,
+            has_sack: true,
+            has_timestamps: false,
+        },
+        turns: vec![StoredTurn {
+            number: 0,
+            request_start: SeqNumber(8),
+            request: b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+            has_range: false,
+            answer: Some(answer),
+        }],
+    }
+}
+
+/// The records of web1, with the store's records.
+fn records(shelf: &Shelf) -> Records<Memory> {
+    let settings = Settings {
+        service: service(),
+        key: POOL,
+        delay: Duration::from_millis(5),
+        acks: StoreAcks::First,
+        has_index: true,
+    };
+    let store = Memory {
+        shelf: Rc::clone(shelf),
+        ..Memory::default()
+    };
+    Records::new(&settings, "web1", vec![store], || [0; NONCE_LEN])
+}
+
+fn shelf(member: &str, record: &Record) -> Shelf {
+    let name = name_of(member);
+    let sealed = record.seal(&RecordKey::of(&POOL), &name, [0; NONCE_LEN]);
+    Rc::new(RefCell::new(BTreeMap::from([(name, sealed.unwrap())])))
+}
+
+fn at(seconds: u64) -> Moment {
+    Moment {
+        now: Duration::from_secs(seconds),
+        unix: Duration::from_secs(1_000_000 + seconds),
+    }
+}
+
+/// Polls, and returns the number of calls that are due.
+fn calls(records: &mut Records<Memory>, moment: Moment, owns: bool) -> usize {
+    let life = (SERVER_INCARNATION, moment);
+    for _ in 0..2 {
+        let Ok(_) = records.poll(&mut NoFlows, &[], life, |_| owns);
+    }
+    let Ok(calls) = records.due_calls(&mut NoFlows, SERVER_INCARNATION, moment.now);
+    calls.len()
+}
+
+#[test]
+fn clients_of_dead_member_are_called_by_the_next_owner() {
+    for owns in [false, true] {
+        let mut records = records(&shelf("web2", &record(22)));
+        records.begin_membership(1);
+        records.set_members([(1, "web1"), (22, "web2")].into_iter());
+        assert_eq!(calls(&mut records, at(1), owns), 0);
+        records.set_members([(1, "web1")].into_iter());
+        assert_eq!(calls(&mut records, at(2), owns), usize::from(owns));
+    }
+}
+
+/// The member was alone when it died: no other member has called its clients.
+#[test]
+fn clients_of_earlier_membership_are_called_by_the_member_itself() {
+    let mut records = records(&shelf("web1", &record(11)));
+    records.begin_membership(12);
+    records.set_members([(12, "web1"), (22, "web2")].into_iter());
+    assert_eq!(calls(&mut records, at(1), false), 1);
+}
+
+/// The member was not in the table when the other member died.
+#[test]
+fn clients_of_member_that_died_before_the_first_table_are_called() {
+    let mut records = records(&shelf("web2", &record(22)));
+    records.begin_membership(1);
+    records.set_members([(1, "web1"), (22, "web2")].into_iter());
+    records.begin_membership(2);
+    records.set_members([(2, "web1")].into_iter());
+    assert_eq!(calls(&mut records, at(1), true), 1);
+}
+
+#[test]
+fn clients_of_present_member_are_not_called() {
+    let mut records = records(&shelf("web1", &record(12)));
+    records.begin_membership(12);
+    records.set_members([(12, "web1")].into_iter());
+    assert_eq!(calls(&mut records, at(1), true), 0);
+}
+
+/// The server dies in the middle of a revival: the programs know nothing of the connection, and the client waits.
+#[test]
+fn record_of_interrupted_revival_is_retained_and_its_client_called() {
+    let of_dead = record(22);
+    let shelf = shelf("web2", &of_dead);
+    let mut records = records(&shelf);
+    records.begin_membership(1);
+    records.set_members([(1, "web1"), (22, "web2")].into_iter());
+    assert_eq!(calls(&mut records, at(1), true), 0);
+    records.server_died(vec![(key(), of_dead)], at(2));
+    assert_eq!(calls(&mut records, at(10), true), 0);
+    assert_eq!(shelf.borrow().len(), 1, "the client may need the record");
+    records.call_own(at(11).now);
+    assert_eq!(calls(&mut records, at(11), true), 1);
+    calls(&mut records, at(200), true);
+    assert!(shelf.borrow().is_empty() && records.kept.is_empty());
+}
