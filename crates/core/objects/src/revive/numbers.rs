@@ -44,8 +44,9 @@ fn without_request(
     has_repeated: bool,
 ) -> Rejected {
     let end = turn.request_end();
-    // The client has sent more, and repeats nothing: the next request was acknowledged, and was not protected.
-    if segment.seq().after(end) && has_repeated {
+    // The client has sent more than a FIN, and repeats nothing: the next request was acknowledged, and was not
+    // protected.
+    if segment.seq().after(end + 1) && has_repeated {
         return Rejected {
             reason: PositionError::NextRequest.into(),
             reset: segments::reset(key, segment.ack(), segment.end_seq()),

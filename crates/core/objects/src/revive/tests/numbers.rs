@@ -133,6 +133,14 @@ fn client_that_waits_behind_the_record_is_reset_after_a_while() {
     assert_eq!((idle.reason, idle.reset), (Reason::Idle, None));
 }
 
+/// The client answers a call after its FIN, and repeats the FIN.
+#[test]
+fn client_whose_fin_was_lost_is_not_reset() {
+    let behind_fin = (request_end() + 1, whole());
+    let late = rejected(begin_at(NOW_SINCE_BOOT, behind_fin, Flags::ACK, b""));
+    assert_eq!((late.reason, late.reset), (Reason::Idle, None));
+}
+
 #[test]
 fn end_of_an_idle_client_is_acknowledged() {
     let numbers = (request_end(), whole());
