@@ -56,7 +56,11 @@ impl Calls {
         now: Duration,
     ) {
         for (name, record) in records {
-            self.call(name.flow, record, now);
+            let known = self.calls.get(&name.flow);
+            let known = known.map(|call| call.record.generation);
+            if known.is_none_or(|known| known <= record.generation) {
+                self.call(name.flow, record, now);
+            }
         }
     }
 

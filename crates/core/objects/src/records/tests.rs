@@ -218,6 +218,22 @@ fn clients_of_member_that_died_before_the_first_table_are_called() {
     assert_eq!(calls(&mut records, at(1), true), 1);
 }
 
+/// The second of two stores has missed the newest record.
+#[test]
+fn older_record_of_the_second_store_replaces_no_call() {
+    let mut calls = Calls::default();
+    let newer = Record {
+        generation: 2,
+        ..record(22)
+    };
+    calls.extend([(name_of("web2"), newer)], at(1).now);
+    let serves = |_| Ok::<_, Infallible>(false);
+    let Ok(first) = calls.due(&POOL, at(1).now, serves);
+    calls.extend([(name_of("web2"), record(22))], at(2).now);
+    let Ok(second) = calls.due(&POOL, at(1).now + Duration::from_millis(10), serves);
+    assert_eq!((first.len(), second.len()), (1, 0));
+}
+
 #[test]
 fn clients_of_present_member_are_not_called() {
     let mut records = records(&shelf("web1", &record(12)));
