@@ -1,17 +1,21 @@
-//! The world of the mode `objects`: a balancer, members, clients, and the networks between these.
+//! The world of the mode `objects`: a balancer, members, stores, clients, and the networks between these.
 //!
-//! Under test is the real code of `objects`, `pool` and `lease`: the model of the members' programs, revivals, claims,
-//! leases, the monitor, and the table of owners. Hosts lose power, servers crash, user space stops while the programs
-//! go on, and each side of the network is cut apart.
+//! Under test is the real code of `objects`, `pool` and `lease`: the model of the members' programs, revivals, records,
+//! claims, leases, the monitor, and the table of owners. Hosts lose power, servers crash, user space stops while the
+//! programs go on, and each side of the network is cut apart. With a store or two ([`PoolScenario::with_store`]) some
+//! clients have no timestamps, and stores die, forget records, answer late, or are cut from a member.
 //!
 //! Invariants:
 //!
 //! - The byte at a sequence number never changes. Each response is whole, and of one version.
-//! - The request of a protected response is acknowledged in whole only when the client has the response.
+//! - The request of a protected response is acknowledged in whole only when the client has the response, or when the
+//!   store has confirmed the record. Without a list of records in the store, only the response counts.
+//! - A byte of a protected response to a client without timestamps leaves only when the store has confirmed the record.
 //! - A reset has a reason that the faults explain.
 //! - PAWS refuses no segment but a segment that another one has overtaken.
 //! - Each echo that a server gets is a timestamp of that server.
-//! - After the last fault no client waits for long without progress.
+//! - After the last fault no client waits for long without progress. Exceptions: a host without power has served the
+//!   client without protection; or the request is acknowledged, and a store has failed.
 //! - At the end no member keeps anything of a connection that is over.
 
 mod balancer;
@@ -23,6 +27,7 @@ mod segments;
 mod server;
 mod site;
 mod steps;
+mod store;
 mod witness;
 
 use std::collections::VecDeque;
@@ -32,12 +37,14 @@ use std::net::SocketAddr;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use wire::{FlowKey, SeqNumber};
 
+use self::scenario::StorePlan;
 pub use self::scenario::{PoolFlaw, PoolScenario};
 use self::{
     balancer::Balancer,
     client::{Downloader, Stage},
     member::{Member, POOL_KEY},
     network::{Clock, Receiver, Route},
+    store::StoreSide,
     witness::{Broken, Happened},
 };
 use crate::SECOND;
@@ -96,6 +103,20 @@ impl fmt::Display for PoolFailure {
 /// Progress of a client: how far, and since when no further.
 type Standing = ((Stage, usize, SeqNumber, usize), u64);
 
+/// All that is on its way, and the stores.
+struct Ways {
+    network: Route<(Receiver, Vec<u8>)>,
+    claims: Route<(usize, protocol::pool::Claim)>,
+    stores: StoreSide,
+}
+
+impl Ways {
+    fn due(&self) -> u64 {
+        let packets = self.network.due().min(self.claims.due());
+        packets.min(self.stores.due())
+    }
+}
+
 struct Pool {
     scenario: PoolScenario,
     now: u64,
@@ -107,8 +128,7 @@ struct Pool {
     standings: Vec<Standing>,
     /// By client: a reset with a reason was sent.
     is_explained: Vec<bool>,
-    network: Route<(Receiver, Vec<u8>)>,
-    claims: Route<(usize, protocol::pool::Claim)>,
+    ways: Ways,
     happened: Happened,
     /// No fault after this time.
     calm_from: u64,
@@ -145,13 +165,17 @@ fn client_key(number: usize, service: SocketAddr) -> FlowKey {
     FlowKey::new(client, service)
 }
 
+fn service_of(scenario: &PoolScenario) -> SocketAddr {
+    match scenario.is_v6 {
+        true => SocketAddr::new("fd00::10".parse().expect("an address"), SERVICE_PORT),
+        false => ([10, 0, 0, 10], SERVICE_PORT).into(),
+    }
+}
+
 impl Pool {
     fn new(scenario: &PoolScenario, has_trace: bool) -> Self {
         let mut rng = SmallRng::seed_from_u64(scenario.seed ^ 0x0070_6f6f_6c00);
-        let service = match scenario.is_v6 {
-            true => SocketAddr::new("fd00::10".parse().expect("an address"), SERVICE_PORT),
-            false => ([10, 0, 0, 10], SERVICE_PORT).into(),
-        };
+        let service = service_of(scenario);
         let terms = balancer::terms(scenario.has_short_leases, scenario.drift_ppm);
         let clock = Clock::drawn(&mut rng, scenario.drift_ppm, 0);
         let key = protocol::pool::PoolKey(POOL_KEY);
@@ -161,8 +185,12 @@ impl Pool {
         let plans = scenario.clients.iter().enumerate();
         let clients: Vec<Downloader> = plans
             .map(|(number, plan)| {
-                let key = client_key(number, service);
-                Downloader::new(key, rng.random(), &plan.fetches, plan.manners, plan.begins)
+                let key = client_key(plan.after.unwrap_or(number), service);
+                let (isn, manners) = (rng.random(), plan.manners);
+                let mut client = Downloader::new(key, isn, &plan.fetches, manners, plan.begins);
+                client.turns_mut().acks = scenario.store.as_ref().and_then(StorePlan::acks_count);
+                client.reader_mut().is_unprotected = client.is_without_state();
+                client
             })
             .collect();
         let ends = scenario.faults.iter().map(|(at, fault)| at + fault.lasts());
@@ -179,8 +207,11 @@ impl Pool {
             standings: clients.iter().map(|it| (it.progress(), 0)).collect(),
             is_explained: clients.iter().map(|_| false).collect(),
             clients,
-            network: Route::new(),
-            claims: Route::new(),
+            ways: Ways {
+                network: Route::new(),
+                claims: Route::new(),
+                stores: StoreSide::new(scenario.store.as_ref()),
+            },
             happened: Happened::default(),
             calm_from,
             outcome: PoolOutcome::default(),
@@ -229,9 +260,14 @@ impl Pool {
     }
 
     /// The host of a connection without protection lost power while the client waited: nobody knows of the client, as
-    /// without a pool.
+    /// without a pool. Or the store, which alone knows of the client, has failed.
     fn may_be_silent(&self, number: usize) -> bool {
-        self.happened.lost_power && self.clients[number].reader().is_unprotected
+        let client = &self.clients[number];
+        let is_bare = client.turns().is_bare(client.request_start());
+        let is_unknown = self.happened.store_failed && client.is_request_acked();
+        let is_unprotected = client.reader().is_unprotected || is_bare;
+        let is_moved = self.happened.moved && client.is_without_state();
+        (self.happened.lost_power && is_unprotected) || is_unknown || is_moved
     }
 
     /// Resets have reasons, and no client waits for long.

@@ -8,6 +8,8 @@ use sim::{PoolFlaw, PoolOutcome, PoolScenario, play_pool};
 
 /// Runs of an ordinary test.
 const POOL_RUNS: u64 = 500;
+/// The same, of pools with a store.
+const STORE_RUNS: u64 = 200;
 /// Most runs until a mistake is found.
 const FLAW_RUNS: u64 = 2000;
 
@@ -50,18 +52,17 @@ fn play_all(
     (outcomes, failures)
 }
 
-fn wanted() -> std::ops::Range<u64> {
+fn wanted(runs: u64) -> std::ops::Range<u64> {
     match from_environment("OUTLIVE_SIM_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..from_environment("OUTLIVE_SIM_RUNS").unwrap_or(POOL_RUNS),
+        None => 0..from_environment("OUTLIVE_SIM_RUNS").unwrap_or(runs),
     }
 }
 
-#[test]
-fn downloads_survive_any_faults() {
-    let seeds = wanted();
+/// Plays the runs, none of which may fail.
+fn survive(seeds: std::ops::Range<u64>, change: fn(PoolScenario) -> PoolScenario) {
     let is_alone = seeds.end - seeds.start == 1;
-    let (outcomes, failures) = play_all(seeds, |scenario| scenario);
+    let (outcomes, failures) = play_all(seeds, change);
     for failure in &failures {
         let end = failure.find('\n').unwrap_or(failure.len());
         eprintln!("{}", &failure[..end]);
@@ -82,10 +83,24 @@ fn downloads_survive_any_faults() {
     eprintln!("{counts:?}");
 }
 
+#[test]
+fn downloads_survive_any_faults() {
+    survive(wanted(POOL_RUNS), |scenario| scenario);
+}
+
+#[test]
+fn stored_downloads_survive_any_faults() {
+    survive(wanted(STORE_RUNS), PoolScenario::with_store);
+}
+
 /// Some run is broken by a mistake.
 fn found(flaw: PoolFlaw) {
+    found_in(flaw, |scenario| scenario);
+}
+
+fn found_in(flaw: PoolFlaw, change: fn(PoolScenario) -> PoolScenario) {
     let is_broken = |seed: &u64| {
-        let result = play_pool(&PoolScenario::drawn_from(*seed).flawed(flaw));
+        let result = play_pool(&change(PoolScenario::drawn_from(*seed)).flawed(flaw));
         if let Err(failure) = &result {
             let failure = failure.to_string();
             let end = failure.find('\n').unwrap_or(failure.len());
@@ -105,6 +120,12 @@ macro_rules! flaws {
     };
 }
 
+macro_rules! flaws_of_stores {
+    ($($name:ident: $flaw:ident,)*) => {
+        $(#[test] fn $name() { found_in(PoolFlaw::$flaw, PoolScenario::with_store); })*
+    };
+}
+
 flaws! {
     release_without_parity_is_found: ReleaseWithoutParity,
     idle_in_spite_of_hole_is_found: IdleInSpiteOfHole,
@@ -121,4 +142,12 @@ flaws! {
     ignored_floor_is_found: FloorIgnored,
     retained_connections_are_found: ConnectionsRetained,
     revival_at_next_index_is_found: RevivedAtNextIndex,
+}
+
+flaws_of_stores! {
+    missing_record_taken_for_idle_is_found: MissingRecordTakenForIdle,
+    release_before_confirmation_is_found: ReleasedBeforeConfirmation,
+    passed_deferred_byte_is_found: DeferredBytePassed,
+    uncompared_numbers_are_found: NumbersNotCompared,
+    older_generation_is_found: OlderGenerationPreferred,
 }

@@ -1,7 +1,11 @@
 //! Mistakes that the simulator plants: the witness must notice each. Without the feature `flaws` no mistake can be
 //! switched on.
 
+use wire::SeqNumber;
+
 use crate::flow::released_with_response;
+use crate::isn::Slot;
+use crate::record::Record;
 
 /// Mistakes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -12,6 +16,16 @@ pub struct Flaws {
     pub overlooks_holes: bool,
     /// The first byte of a response's part is not in the tag.
     pub forgets_first_byte: bool,
+    /// A client whose record is missing counts as idle.
+    pub takes_missing_for_idle: bool,
+    /// A record counts as stored when it is sent: of clients with timestamps.
+    pub releases_unconfirmed: bool,
+    /// The same, of clients without timestamps.
+    pub passes_unconfirmed: bool,
+    /// Records of earlier connections are taken for records of the connection.
+    pub skips_numbers: bool,
+    /// Of several records of a connection the oldest counts.
+    pub prefers_older: bool,
 }
 
 impl Flaws {
@@ -35,5 +49,34 @@ impl Flaws {
             return 0;
         }
         first
+    }
+
+    pub(crate) const fn tells_missing(self) -> bool {
+        !Self::has(self.takes_missing_for_idle)
+    }
+
+    pub(crate) const fn awaits_confirmation(self, has_timestamps: bool) -> bool {
+        match has_timestamps {
+            true => !Self::has(self.releases_unconfirmed),
+            false => !Self::has(self.passes_unconfirmed),
+        }
+    }
+
+    pub(crate) const fn prefers_newer(self) -> bool {
+        !Self::has(self.prefers_older)
+    }
+
+    /// A record with the numbers of another connection; `None` without the mistake.
+    pub(crate) fn renumbered(
+        self,
+        record: &Record,
+        slot: Slot,
+        server_isn: SeqNumber,
+    ) -> Option<Record> {
+        Self::has(self.skips_numbers).then(|| Record {
+            slot,
+            server_isn,
+            ..record.clone()
+        })
     }
 }

@@ -26,6 +26,7 @@ use wire::{FlowKey, Segment, SeqNumber};
 use self::{calls::Calls, keeping::Written, looking::LookUps};
 use crate::PoolKey;
 use crate::deferred::{DeferredResponses, Released};
+use crate::flaws::Flaws;
 use crate::flow::Flow;
 use crate::plane::{CopyKind, SegmentCopy, StoreKind};
 use crate::record::{HashName, MemberHash, Record, RecordKey, StoreKey};
@@ -127,6 +128,7 @@ pub struct Records<S> {
     calls: Calls,
     owner: u64,
     notices: Vec<Notice>,
+    flaws: Flaws,
 }
 
 /// Names in the store.
@@ -296,13 +298,26 @@ impl<S: Store> Records<S> {
             calls: Calls::default(),
             owner: 0,
             notices: Vec::new(),
+            flaws: Flaws::default(),
         }
+    }
+
+    /// Plants mistakes.
+    #[cfg(feature = "flaws")]
+    pub const fn plant(&mut self, flaws: Flaws) {
+        self.flaws = flaws;
+        self.stores.plant(flaws);
     }
 
     /// The stores.
     #[must_use]
     pub fn stores(&self) -> &[S] {
         self.stores.stores()
+    }
+
+    /// The stores, for a caller that carries messages.
+    pub fn stores_mut(&mut self) -> &mut [S] {
+        self.stores.stores_mut()
     }
 
     /// When [`Records::poll`] has something to do.
@@ -599,6 +614,12 @@ impl<S: Store> Records<S> {
             let known = self.kept.record(&key).map(|known| known.generation);
             let next = known.map_or(0, |known| known.wrapping_add(1));
             record.generation = record.generation.max(next);
+            if !self
+                .flaws
+                .awaits_confirmation(record.options.has_timestamps)
+            {
+                self.confirm(flows, key, record.clone(), now)?;
+            }
             self.put(key, record, 1);
         }
         Ok(())

@@ -41,6 +41,7 @@ pub use self::reason::{Reason, Rejected};
 use self::segments::{Received, has_bytes_behind_hole};
 use crate::flaws::Flaws;
 use crate::flow::{Flow, RELEASED_BEYOND, RELEASED_MAX, Unprotected};
+use crate::isn;
 use crate::judge::{Download, JudgeRules, Refusal, Verdict, judge};
 use crate::key::PoolKey;
 use crate::record::{Record, StoredAnswer, StoredOptions, StoredTurn};
@@ -238,7 +239,20 @@ impl Revival {
         let stamps = segment.timestamps();
         let Timestamps { value, echo } = stamps.unwrap_or(Timestamps { value: 0, echo: 0 });
         let echo = Timestamp::from_wire(echo);
+        let renumbered = match echo.state {
+            State::Stored { slot, .. } => record.ok().and_then(|record| {
+                flaws.renumbered(record, slot, isn::initial(&rules.key, &key, slot))
+            }),
+            _ => None,
+        };
+        let record = renumbered.as_ref().map_or(record, Ok);
         let found = match echo.state {
+            State::Stored { slot, options, .. }
+                if record == Err(PositionError::RecordMissing) && !flaws.tells_missing() =>
+            {
+                let idle = Position::idle((slot, options), &rules.key, &key, segment.seq());
+                Ok((idle, None))
+            }
             _ if stamps.is_none() => of_numbers((&rules.key, &key), segment, record),
             State::Stored { .. } => record.and_then(|record| {
                 Position::of_record(echo.state, &rules.key, &key, segment, record)

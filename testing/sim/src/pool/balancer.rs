@@ -11,7 +11,10 @@ use protocol::pool::{BalancerMessage, Config, MemberMessage, PoolKey, Table, Ver
 use rand::rngs::SmallRng;
 use wire::FlowKey;
 
-use super::network::{Clock, link_delay};
+use super::{
+    member::POOL_KEY,
+    network::{Clock, link_delay},
+};
 use crate::MS;
 
 /// Quiescence of a pool, ms.
@@ -45,7 +48,7 @@ pub(super) struct Balancer {
 }
 
 /// Tables with equal members are made once in a process.
-fn owners_of(table: &Table) -> Arc<OwnerTable> {
+pub(super) fn owners_of(table: &Table) -> Arc<OwnerTable> {
     static KNOWN: LazyLock<Mutex<HashMap<String, Arc<OwnerTable>>>> = LazyLock::new(Mutex::default);
     let members = table.members.iter();
     let names: Vec<String> = members
@@ -56,6 +59,17 @@ fn owners_of(table: &Table) -> Arc<OwnerTable> {
         .entry(names.join(" "))
         .or_insert_with(|| Arc::new(OwnerTable::of(table).expect("names differ")));
     Arc::clone(owners)
+}
+
+/// The member that owns a connection while the members with these numbers are in the table.
+pub(super) fn owner_among(members: impl Iterator<Item = usize>, key: FlowKey) -> usize {
+    let members: Vec<usize> = members.collect();
+    let names: Vec<String> = members.iter().map(|it| format!("web{it}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let owners = OwnerTable::new(TableKind::Maglev, &names).expect("names differ");
+    let hash = flow_hash(PoolKey(POOL_KEY), key.client(), key.server());
+    let owner = owners.owner(hash).map_or(0, |owner| usize::from(owner.0));
+    members[owner]
 }
 
 pub(super) fn terms(has_short_leases: bool, drift_ppm: u32) -> Terms {

@@ -4,11 +4,11 @@
 mod reading;
 mod sending;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use wire::{
-    Flags, FlowKey, IpPacket, SackBlock, SackBlocks, Segment, SegmentSpec, SeqNumber, SynOptions,
-    TcpOption, Timestamps,
+    Flags, FlowKey, IpPacket, OptionsBuffer, SackBlock, SackBlocks, Segment, SegmentSpec,
+    SeqNumber, SynOptions, TcpOption, Timestamps,
 };
 
 use self::{reading::Reader, sending::Timer};
@@ -57,6 +57,49 @@ pub(super) struct Downloader {
     plans: Plans,
     reader: Reader,
     acks_owed: u32,
+    turns: Turns,
+}
+
+/// Facts about requests, by the number of the first byte: for the witness.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Turns {
+    /// The stores that have confirmed the record.
+    stored: BTreeMap<u32, BTreeSet<usize>>,
+    /// Of responses that go on without protection.
+    bare: BTreeSet<u32>,
+    /// Of responses that are further than timestamps tell, without a record.
+    exposed: BTreeSet<u32>,
+    /// Stores that a record needs. `None`: no record releases a request.
+    pub(super) acks: Option<usize>,
+}
+
+impl Turns {
+    pub(super) fn note_stored(&mut self, start: SeqNumber, store: usize) {
+        self.stored.entry(start.0).or_default().insert(store);
+    }
+
+    pub(super) fn note_bare(&mut self, start: SeqNumber, is_exposed: bool) {
+        let all = match is_exposed {
+            true => &mut self.exposed,
+            false => &mut self.bare,
+        };
+        all.insert(start.0);
+    }
+
+    pub(super) fn is_exposed(&self, start: SeqNumber) -> bool {
+        self.exposed.contains(&start.0)
+    }
+
+    pub(super) fn is_bare(&self, start: SeqNumber) -> bool {
+        self.bare.contains(&start.0)
+    }
+
+    /// The record of the request is in the store.
+    pub(super) fn is_stored(&self, start: SeqNumber) -> bool {
+        let stores = self.stored.get(&start.0).map(BTreeSet::len);
+        self.acks
+            .is_some_and(|acks| stores.is_some_and(|stores| stores >= acks))
+    }
 }
 
 /// When the client does something by itself.
@@ -105,6 +148,7 @@ impl Downloader {
             plans: Plans::default(),
             reader: Reader::default(),
             acks_owed: 0,
+            turns: Turns::default(),
         }
     }
 
@@ -152,10 +196,84 @@ impl Downloader {
         self.manners.asks_at_once && self.fetches.len() > 1
     }
 
-    /// Is a request acknowledged whose response the client lacks?
+    pub(super) const fn has_timestamps(&self) -> bool {
+        self.manners.has_timestamps
+    }
+
+    /// Neither timestamps nor records tell of the connection.
+    pub(super) const fn is_without_state(&self) -> bool {
+        !self.manners.has_timestamps && self.turns.acks.is_none()
+    }
+
+    pub(super) const fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
+    pub(super) const fn turns_mut(&mut self) -> &mut Turns {
+        &mut self.turns
+    }
+
+    /// Whether a request of the client begins here.
+    pub(super) fn has_asked(&self, start: SeqNumber) -> bool {
+        let first = self.isn + 1;
+        start == first || self.request_ends.contains(&start)
+    }
+
+    /// The requests of the response under way, and of the response before. The client's echo may be of either, and the
+    /// server may not have heard that the client has the response before.
+    fn recent_requests(&self) -> [SeqNumber; 2] {
+        let whole = self.reader.whole_count();
+        [whole.checked_sub(1), whole.checked_sub(2)].map(|end| {
+            let end = end.and_then(|end| self.request_ends.get(end));
+            end.copied().unwrap_or(self.isn + 1)
+        })
+    }
+
+    /// Whether a response goes on without protection, or was further than its timestamps told.
+    pub(super) fn is_exposed(&self) -> bool {
+        let mut recent = self.recent_requests().into_iter();
+        recent.any(|start| self.turns.is_exposed(start) || self.turns.is_bare(start))
+    }
+
+    /// The request whose response the client lacks, or the next request.
+    pub(super) fn request_start(&self) -> SeqNumber {
+        let before = self.reader.whole_count().checked_sub(1);
+        let end = before.and_then(|before| self.request_ends.get(before));
+        end.copied().unwrap_or(self.isn + 1)
+    }
+
+    /// The request whose record another member needs: of the response under way, or of the last response.
+    pub(super) fn record_start(&self) -> SeqNumber {
+        let [current, before] = self.recent_requests();
+        let is_asked = self.request_ends.len() > self.reader.whole_count();
+        if is_asked { current } else { before }
+    }
+
+    /// The whole request of the response under way is acknowledged.
+    pub(super) fn is_request_acked(&self) -> bool {
+        let missing = self.request_ends.get(self.reader.whole_count());
+        missing.is_some_and(|end| !end.after(self.una))
+    }
+
+    /// Is a request acknowledged whose response the client lacks, and that no store has?
     fn is_acked_early(&self, ack: SeqNumber) -> bool {
         let missing = self.request_ends.get(self.reader.whole_count());
-        missing.is_some_and(|end| !end.after(ack))
+        let start = self.request_start();
+        let may_be = self.turns.is_stored(start) || self.turns.is_bare(start);
+        missing.is_some_and(|end| !end.after(ack)) && !may_be
+    }
+
+    /// Bytes of a response for a client without timestamps leave: a record alone tells the client's position.
+    pub(super) fn check_record(&self, segment: &Segment<'_>) -> Result<(), Broken> {
+        let start = self.request_start();
+        let is_told = self.manners.has_timestamps || self.reader.is_unprotected;
+        let may_leave = is_told || self.turns.is_stored(start) || self.turns.is_bare(start);
+        if may_leave || !self.reader.is_of_next(segment) {
+            return Ok(());
+        }
+        Err(Broken::new(
+            "bytes of a response leave before the store has the record",
+        ))
     }
 
     /// When [`Downloader::on_time`] has something to do.
@@ -180,7 +298,10 @@ impl Downloader {
         let ack = self.reader.rcv_nxt();
         self.reader.recent.acked_to = ack;
         (self.plans.ack_at, self.acks_owed) = (None, 0);
-        let mut options = stamps(self.tsval(now), self.reader.recent.value);
+        let mut options = match self.manners.has_timestamps {
+            true => stamps(self.tsval(now), self.reader.recent.value),
+            false => OptionsBuffer::new(),
+        };
         let blocks: Vec<SackBlock> = self.reader.blocks(SACK_BLOCKS);
         if let Some(blocks) = SackBlocks::new(&blocks).filter(|_| !blocks.is_empty()) {
             options.push(&TcpOption::Sack(blocks)).expect("few blocks");
@@ -215,7 +336,7 @@ impl Downloader {
             mss: Some(1460),
             window_scale: Some(WINDOW_SCALE),
             sack_permitted: true,
-            timestamps: Some(timestamps),
+            timestamps: self.manners.has_timestamps.then_some(timestamps),
         };
         emit(&SegmentSpec {
             source: self.key.client(),
@@ -286,14 +407,18 @@ impl Downloader {
         if !flags.contains(Flags::SYN.union(Flags::ACK)) || segment.ack() != self.isn + 1 {
             return Ok(Vec::new());
         }
-        let Some(stamps) = segment.timestamps() else {
-            return Err(Broken::new("a SYN-ACK without timestamps"));
-        };
+        let stamps = segment.timestamps();
+        if stamps.is_some() != self.manners.has_timestamps {
+            return Err(Broken::new(
+                "a SYN-ACK with other timestamps than asked for",
+            ));
+        }
         self.stage = Stage::Open;
         self.una = self.isn + 1;
         self.timer.stop();
         self.plans.ask_at = now;
-        self.reader.begin(segment.seq() + 1, stamps.value);
+        let tsval = stamps.map(|stamps| stamps.value);
+        self.reader.begin(segment.seq() + 1, tsval.unwrap_or(0));
         Ok(vec![self.ack(now)])
     }
 
@@ -304,7 +429,10 @@ impl Downloader {
         site: &Site,
         now: u64,
     ) -> Result<Vec<Vec<u8>>, Broken> {
-        if !self.reader.accepts(segment, order)? {
+        if !self
+            .reader
+            .accepts(segment, order, self.manners.has_timestamps)?
+        {
             return Ok(vec![self.ack(now)]);
         }
         let before = self.reader.progress();

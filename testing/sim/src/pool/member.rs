@@ -1,6 +1,7 @@
 //! A member: the programs and the server on a host, and user space beside them.
 
 mod lease_client;
+mod records;
 mod user_space;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,7 +20,7 @@ use objects::{
 use protocol::pool::{Claim, MemberName};
 use rand::{Rng, rngs::SmallRng};
 use types::VersionCheck;
-use wire::{ChecksumMode, FlowKey, IpPacket, Segment, SegmentMut};
+use wire::{ChecksumMode, FlowKey, IpPacket, Segment, SegmentMut, SeqNumber};
 
 use self::{lease_client::LeaseClient, user_space::UserSpace};
 use super::{
@@ -28,6 +29,7 @@ use super::{
     scenario::{PoolFlaw, PoolScenario},
     server::{Output, Server},
     site::{Life, Versions},
+    store::Message,
     witness::Broken,
 };
 
@@ -51,6 +53,9 @@ pub(super) struct Sent {
     pub(super) claims: Vec<(IpAddr, Claim)>,
     pub(super) ended: Vec<Ended>,
     pub(super) unprotected: Vec<FlowKey>,
+    /// Requests whose responses go on without protection, or until a record is stored.
+    pub(super) bare: Vec<(FlowKey, SeqNumber, bool)>,
+    pub(super) to_stores: Vec<Message>,
 }
 
 pub(super) struct Member {
@@ -65,7 +70,7 @@ pub(super) struct Member {
     pub(super) plane: Plane,
     pub(super) server: Server,
     pub(super) versions: Versions,
-    user_space: UserSpace,
+    pub(super) user_space: UserSpace,
     lease_client: Option<LeaseClient>,
 }
 
@@ -92,6 +97,11 @@ fn flaws(scenario: &PoolScenario) -> Flaws {
         releases_equally: scenario.has(PoolFlaw::ReleaseWithoutParity),
         overlooks_holes: scenario.has(PoolFlaw::IdleInSpiteOfHole),
         forgets_first_byte: scenario.has(PoolFlaw::TagWithoutFirstByte),
+        takes_missing_for_idle: scenario.has(PoolFlaw::MissingRecordTakenForIdle),
+        releases_unconfirmed: scenario.has(PoolFlaw::ReleasedBeforeConfirmation),
+        passes_unconfirmed: scenario.has(PoolFlaw::DeferredBytePassed),
+        skips_numbers: scenario.has(PoolFlaw::NumbersNotCompared),
+        prefers_older: scenario.has(PoolFlaw::OlderGenerationPreferred),
     }
 }
 
@@ -151,7 +161,7 @@ impl Member {
             plane: plane(scenario, service, &clock),
             server: Server::new(rng.random(), life),
             versions: scenario.site.objects.iter().map(|_| (1, 0)).collect(),
-            user_space: UserSpace::new(scenario, 0),
+            user_space: UserSpace::new(number, scenario, service, 0),
             lease_client: None,
         }
     }
@@ -163,7 +173,7 @@ impl Member {
         self.boots_at = u64::MAX;
         self.clock = Clock::drawn(around.rng, around.scenario.drift_ppm, now);
         self.plane = plane(around.scenario, service, &self.clock);
-        self.user_space = UserSpace::new(around.scenario, now);
+        self.user_space = UserSpace::new(self.number, around.scenario, service, now);
         self.lease_client = None;
     }
 
@@ -203,7 +213,10 @@ impl Member {
             lease_client.due(balancer, &self.clock)
         });
         let server = self.server.due();
-        lease_client.min(server).min(self.user_space_due(now))
+        let records = self.user_space.records.as_ref();
+        let stores = records.map_or(u64::MAX, |records| records.stores_due(now));
+        let due = lease_client.min(server).min(stores);
+        due.min(self.user_space_due(now))
     }
 
     /// Everything that is due.
@@ -363,7 +376,9 @@ impl Member {
         let flow = flow.map(|(key, flow)| format!("{key:?}: {:?}", flow.mode));
         let revivals = self.user_space.revival_count();
         let rest = (revivals > 0).then(|| format!("{revivals} revivals"));
-        flow.or(rest)
+        let records = self.user_space.records.as_ref();
+        let is_busy = records.is_some_and(|records| !records.is_idle());
+        flow.or(rest).or(is_busy.then(|| "records".to_owned()))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use objects::records::Moment;
 use rand::{Rng, rngs::SmallRng};
 
 use super::scenario::Quality;
@@ -35,7 +36,7 @@ impl<T> Route<T> {
         }
     }
 
-    fn carry(&mut self, arrives: u64, thing: T) {
+    pub(super) fn carry(&mut self, arrives: u64, thing: T) {
         self.sent += 1;
         self.on_the_way.insert((arrives, self.sent), thing);
     }
@@ -118,6 +119,13 @@ impl Clock {
         let passed = i128::from(now.saturating_sub(self.booted));
         let advance = passed * i128::from(1_000_000 + self.ppm) / 1_000_000;
         Duration::from_secs(1) + Duration::from_nanos(u64::try_from(advance).unwrap_or(0))
+    }
+
+    /// The reading, and Unix time.
+    pub(super) fn moment(&self, now: u64) -> Moment {
+        let now = self.reading(now);
+        let unix = self.unix_offset + now;
+        Moment { now, unix }
     }
 
     /// The first true time with at least this reading.

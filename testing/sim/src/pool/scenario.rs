@@ -1,12 +1,20 @@
 //! A run, drawn from a seed: members, clients, networks, and faults.
 
+use objects::store::StoreAcks;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
-use super::site::{Object, Site};
+use super::{
+    balancer::owner_among,
+    client_key, service_of,
+    site::{Object, Site},
+};
 use crate::{MS, SECOND};
 
 /// A balancer without a table of a former life waits for the longest lease.
 const FIRST_TABLE: u64 = 2100 * MS;
+
+/// Makes the stores of a run independent of the rest of the run.
+const STORE_SEED: u64 = 0x7374_6f72_6500;
 
 /// A mistake in the pool. The witness must notice each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +49,27 @@ pub enum PoolFlaw {
     ConnectionsRetained,
     /// A revived connection goes on with the next index.
     RevivedAtNextIndex,
+    /// A client whose record is missing counts as idle.
+    MissingRecordTakenForIdle,
+    /// A request is acknowledged before the store has confirmed the record.
+    ReleasedBeforeConfirmation,
+    /// Bytes for a client without timestamps leave before the store has confirmed the record.
+    DeferredBytePassed,
+    /// A record of an earlier connection is used.
+    NumbersNotCompared,
+    /// Of several records of a connection the oldest is used.
+    OlderGenerationPreferred,
+}
+
+impl StorePlan {
+    /// Stores that a record needs. `None`: no record releases a request.
+    pub(super) fn acks_count(&self) -> Option<usize> {
+        let has_index = self.are_indexed.iter().all(|is_indexed| *is_indexed);
+        has_index.then_some(match self.acks {
+            StoreAcks::First => 1,
+            StoreAcks::Both => self.are_indexed.len(),
+        })
+    }
 }
 
 /// A fault of a run.
@@ -68,6 +97,33 @@ pub(super) enum Fault {
     Drained { member: usize },
     /// An object changes at a member.
     Changed { member: usize, object: usize },
+    /// A store dies, and comes back: without its records, or with these. A host without power ends no connection.
+    StoreDied {
+        store: usize,
+        lasts: u64,
+        forgets: bool,
+        is_silent: bool,
+    },
+    /// No message between a member and a store.
+    StoreCut {
+        member: usize,
+        store: usize,
+        lasts: u64,
+    },
+    /// A store answers late.
+    StoreSlow { store: usize, lasts: u64, by: u64 },
+    /// A store drops all records, or each second.
+    Evicted { store: usize, all: bool },
+}
+
+/// The stores of a pool.
+#[derive(Debug, Clone)]
+pub(super) struct StorePlan {
+    /// Whether each store lists the records of a member.
+    pub(super) are_indexed: Vec<bool>,
+    pub(super) acks: StoreAcks,
+    /// Time from a request to its record, ns.
+    pub(super) delay: u64,
 }
 
 /// A request of a client.
@@ -87,6 +143,7 @@ pub(super) struct Manners {
     pub(super) asks_at_once: bool,
     /// Time from the last response to the close.
     pub(super) lingers: u64,
+    pub(super) has_timestamps: bool,
 }
 
 /// A client.
@@ -95,6 +152,8 @@ pub(super) struct ClientPlan {
     pub(super) begins: u64,
     pub(super) fetches: Vec<Fetch>,
     pub(super) manners: Manners,
+    /// The client before has the same address and port, and is over.
+    pub(super) after: Option<usize>,
 }
 
 /// Quality of the way between clients and pool.
@@ -128,6 +187,7 @@ pub struct PoolScenario {
     pub(super) site: Site,
     pub(super) clients: Vec<ClientPlan>,
     pub(super) faults: Vec<(u64, Fault)>,
+    pub(super) store: Option<StorePlan>,
     pub(super) flaw: Option<PoolFlaw>,
 }
 
@@ -171,6 +231,7 @@ impl PoolScenario {
             site,
             clients,
             faults,
+            store: None,
             flaw: None,
         };
         match rng.random_range(0..10) {
@@ -281,6 +342,125 @@ impl PoolScenario {
         self
     }
 
+    /// With a store, or two, and faults of these.
+    #[must_use]
+    pub fn with_store(mut self) -> Self {
+        let mut rng = SmallRng::seed_from_u64(self.seed ^ STORE_SEED);
+        let rng = &mut rng;
+        let is_indexed = rng.random_bool(0.85);
+        self.store = Some(StorePlan {
+            are_indexed: vec![is_indexed; if rng.random_bool(0.3) { 2 } else { 1 }],
+            acks: match rng.random_bool(0.5) {
+                true => StoreAcks::First,
+                false => StoreAcks::Both,
+            },
+            delay: [MS, 5 * MS, 5 * MS, 20 * MS][rng.random_range(0..4)],
+        });
+        for plan in &mut self.clients {
+            plan.manners.has_timestamps = rng.random_bool(0.6);
+        }
+        let begins: Vec<u64> = self.clients.iter().map(|plan| plan.begins).collect();
+        let stores = self.store.as_ref().map_or(0, |plan| plan.are_indexed.len());
+        for _ in 0..[0, 0, 1, 1, 2, 3][rng.random_range(0..6)] {
+            let fault = store_fault(rng, self.members, stores);
+            self.faults.push((time_of_fault(rng, &begins), fault));
+        }
+        let drawn = match rng.random_range(0..12) {
+            0 => self.with_older_record(rng),
+            1 => self.with_reused_port(rng),
+            _ => self,
+        };
+        drawn.sorted()
+    }
+
+    fn sorted(mut self) -> Self {
+        self.faults.sort_by_key(|(at, _)| *at);
+        self
+    }
+
+    /// Indexed stores, a quiet network, and a client without timestamps that asks for an object several times.
+    fn with_quiet_client(&mut self, stores: usize, pauses: &[u64]) {
+        self.store = Some(StorePlan {
+            are_indexed: vec![true; stores],
+            acks: StoreAcks::First,
+            delay: MS,
+        });
+        (self.has_short_leases, self.aligns, self.quality.lost) = (false, false, 0);
+        self.joins_at.fill(0);
+        self.site.objects[0] = Object {
+            len: 150_000,
+            is_chunked: false,
+        };
+        let fetches = pauses.iter().map(|pause| Fetch {
+            object: 0,
+            first: None,
+            pause: *pause,
+        });
+        self.clients.truncate(1);
+        self.clients[0].fetches = fetches.collect();
+    }
+
+    /// A store misses the newest record, and has an older record. Then the client's member dies.
+    fn with_older_record(mut self, rng: &mut SmallRng) -> Self {
+        self.with_quiet_client(2, &[0, 600 * MS, 6 * SECOND]);
+        self.quality.delay = rng.random_range(2 * MS..8 * MS);
+        self.clients[0].manners.has_timestamps = false;
+        let begins = self.clients[0].begins;
+        let owner = owner_among(0..self.members, client_key(0, service_of(&self)));
+        let cut = Fault::StoreCut {
+            member: owner,
+            store: rng.random_range(0..2),
+            lasts: rng.random_range(SECOND..2 * SECOND),
+        };
+        let lasts = 60 * SECOND;
+        let death = Fault::PowerLost {
+            member: owner,
+            lasts,
+        };
+        let cut_at = begins + rng.random_range(300 * MS..600 * MS);
+        let dies_at = begins + rng.random_range(5 * SECOND..6 * SECOND);
+        self.faults = vec![(cut_at, cut), (dies_at, death)];
+        self
+    }
+
+    /// A client is reset, and nobody deletes its record. A later connection has the same addresses and ports, and loses
+    /// its record.
+    fn with_reused_port(mut self, rng: &mut SmallRng) -> Self {
+        self.members = 4;
+        self.joins_at.resize(4, 0);
+        self.with_quiet_client(1, &[0, 0]);
+        self.quality.delay = rng.random_range(15 * MS..30 * MS);
+        self.site.has_dates = true;
+        let mut first = self.clients[0].clone();
+        (first.manners.has_timestamps, first.manners.asks_at_once) = (true, true);
+        let second = ClientPlan {
+            begins: first.begins + 40 * SECOND,
+            fetches: vec![first.fetches[0]],
+            after: Some(0),
+            ..first.clone()
+        };
+        let key = client_key(0, service_of(&self));
+        let owner = owner_among(0..4, key);
+        let heir = owner_among((0..4).filter(|it| *it != owner), key);
+        let dies = |member| Fault::PowerLost {
+            member,
+            lasts: 60 * SECOND,
+        };
+        let changed = |member| Fault::Changed { member, object: 0 };
+        let round_trip = 2 * self.quality.delay;
+        let first_dies = first.begins + rng.random_range(20 * round_trip..28 * round_trip);
+        let second_dies = second.begins + rng.random_range(6 * round_trip..12 * round_trip);
+        self.faults = (0..4).map(|it| (first_dies - MS, changed(it))).collect();
+        let all = false;
+        self.faults.extend([
+            (first_dies, dies(owner)),
+            (second_dies - MS, Fault::Evicted { store: 0, all }),
+            (second_dies, dies(heir)),
+        ]);
+        self.clients = vec![first, second];
+        self
+    }
+
     /// The seed.
     #[must_use]
     pub const fn seed(&self) -> u64 {
@@ -337,7 +517,9 @@ fn client(rng: &mut SmallRng, site: &Site) -> ClientPlan {
         manners: Manners {
             asks_at_once: eager,
             lingers: rng.random_range(0..2 * SECOND),
+            has_timestamps: true,
         },
+        after: None,
     }
 }
 
@@ -376,10 +558,45 @@ fn fault(rng: &mut SmallRng, members: usize, site: &Site, begins: &[u64]) -> (u6
             object: rng.random_range(0..site.objects.len()),
         },
     };
+    (time_of_fault(rng, begins), fault)
+}
+
+fn store_fault(rng: &mut SmallRng, members: usize, stores: usize) -> Fault {
+    let store = rng.random_range(0..stores);
+    let lasts = match rng.random_bool(0.5) {
+        true => rng.random_range(20 * MS..600 * MS),
+        false => rng.random_range(200 * MS..6 * SECOND),
+    };
+    match rng.random_range(0..8) {
+        0..=2 => Fault::StoreDied {
+            store,
+            lasts,
+            forgets: rng.random_bool(0.7),
+            is_silent: rng.random_bool(0.4),
+        },
+        3 | 4 => Fault::StoreCut {
+            member: rng.random_range(0..members),
+            store,
+            lasts,
+        },
+        5 => Fault::StoreSlow {
+            store,
+            lasts,
+            by: rng.random_range(MS..1200 * MS),
+        },
+        _ => Fault::Evicted {
+            store,
+            all: rng.random_bool(0.7),
+        },
+    }
+}
+
+/// Near the beginning of a client.
+fn time_of_fault(rng: &mut SmallRng, begins: &[u64]) -> u64 {
     let begins = begins[rng.random_range(0..begins.len())];
     let after = match rng.random_bool(0.7) {
         true => rng.random_range(0..800 * MS),
         false => rng.random_range(0..4 * SECOND),
     };
-    ((begins + after).saturating_sub(300 * MS), fault)
+    (begins + after).saturating_sub(300 * MS)
 }

@@ -130,7 +130,7 @@ impl Server {
         }
         if flags.contains(Flags::SYN) && self.listens(context.now) {
             let options = SynOptions::parse(segment.option_bytes());
-            let tsval = options.timestamps.map_or(0, |stamps| stamps.value);
+            let tsval = options.timestamps.map(|stamps| stamps.value);
             let mut socket =
                 Socket::new(SeqNumber(self.next_iss), segment.seq() + 1, tsval, context);
             self.next_iss = self.next_iss.wrapping_add(64_123);
@@ -191,11 +191,11 @@ fn rst(key: FlowKey, seq: SeqNumber, ack: SeqNumber, flags: Flags) -> Vec<u8> {
     })
 }
 
-fn syn_options(value: u32, echo: u32) -> SynOptions {
+fn syn_options(value: u32, echo: Option<u32>) -> SynOptions {
     SynOptions {
         mss: Some(1460),
         window_scale: Some(5),
         sack_permitted: true,
-        timestamps: Some(Timestamps { value, echo }),
+        timestamps: echo.map(|echo| Timestamps { value, echo }),
     }
 }

@@ -8,7 +8,8 @@ use super::{
     network::Receiver,
     scenario::Fault,
     segments::described,
-    witness::{Broken, Known, is_collision, is_explained},
+    store::{Confirmed, Message},
+    witness::{Broken, Known, KnownStore, is_collision, is_explained},
 };
 use crate::SECOND;
 
@@ -20,12 +21,14 @@ impl Pool {
     pub(super) fn due(&self) -> u64 {
         let members = self.members.iter();
         let members = members.map(|it| it.due(&self.balancer, self.now)).min();
-        let clients = self.clients.iter().map(client::Downloader::due).min();
+        let clients = 0..self.clients.len();
+        let clients = clients.filter(|number| self.may_begin(*number));
+        let clients = clients.map(|number| self.clients[number].due()).min();
         let faults = self.scenario.faults.first().map(|(at, _)| *at);
         [members, clients, faults]
             .into_iter()
             .flatten()
-            .chain([self.network.due(), self.claims.due(), self.balancer.due()])
+            .chain([self.ways.due(), self.balancer.due()])
             .min()
             .unwrap_or(u64::MAX)
     }
@@ -37,13 +40,16 @@ impl Pool {
             self.scenario.faults.remove(0);
             self.fail(fault)?;
         }
-        while let Some((order, (to, packet))) = self.network.arrived(self.now) {
+        while let Some((order, (to, packet))) = self.ways.network.arrived(self.now) {
             self.deliver(to, packet, order)?;
         }
-        while let Some((_, (to, claim))) = self.claims.arrived(self.now) {
+        while let Some(message) = self.ways.stores.arrived(&mut self.rng, self.now) {
+            self.on_store_message(message);
+        }
+        while let Some((_, (to, claim))) = self.ways.claims.arrived(self.now) {
             if self.now >= self.members[to].control_side_cut_until && self.members[to].is_up {
                 self.note(|| format!("claim for member {to}: {claim:?}"));
-                self.members[to].receive(claim);
+                self.members[to].user_space.receive(claim);
             }
         }
         self.balance();
@@ -57,7 +63,7 @@ impl Pool {
             }
         }
         for number in 0..self.clients.len() {
-            if self.clients[number].due() <= self.now {
+            if self.may_begin(number) && self.clients[number].due() <= self.now {
                 let packets = self.clients[number].on_time(self.now);
                 self.send(number, packets);
             }
@@ -104,16 +110,32 @@ impl Pool {
         let member = &mut self.members[number];
         work(member, self.service, &mut around, &mut sent)?;
         member.fill_rings(&mut sent);
+        if member.is_up {
+            sent.to_stores = member.user_space.messages(self.now);
+        }
         self.dispatch(number, sent)
     }
 
     /// Results of a member's step take their ways.
     fn dispatch(&mut self, number: usize, sent: Sent) -> Result<(), Broken> {
         for key in sent.unprotected {
-            self.note(|| format!("member {number}: {key:?} is unprotected"));
-            if let Some(client) = self.client_of(key.client().port()) {
+            if let Some(client) = self.client_of(key.client().port())
+                && !self.clients[client].reader().is_unprotected
+            {
+                self.note(|| format!("member {number}: {key:?} is unprotected"));
                 self.clients[client].reader_mut().is_unprotected = true;
             }
+        }
+        for (key, start, is_exposed) in sent.bare {
+            if let Some(client) = self.client_of(key.client().port()) {
+                self.clients[client]
+                    .turns_mut()
+                    .note_bare(start, is_exposed);
+            }
+        }
+        for message in sent.to_stores {
+            self.note(|| format!("member {number} to store {message:?}"));
+            self.ways.stores.send(message, &mut self.rng, self.now);
         }
         for ended in sent.ended {
             self.on_ended(number, &ended)?;
@@ -122,10 +144,11 @@ impl Pool {
         for packet in sent.to_clients.into_iter().filter(|_| !is_cut) {
             self.note(|| format!("member {number} sends {}", described(&packet)));
             if let Some(client) = self.client_of_packet(&packet) {
+                self.check_record(client, &packet)?;
                 let to = Receiver::Client(client);
                 let quality = self.scenario.quality;
-                self.network
-                    .send(to, packet, quality, &mut self.rng, self.now);
+                let network = &mut self.ways.network;
+                network.send(to, packet, quality, &mut self.rng, self.now);
             }
         }
         for (to, packet) in sent.forwarded {
@@ -134,20 +157,58 @@ impl Pool {
                 let to = number_of(to);
                 self.note(|| format!("member {number} forwards to {to}: {}", described(&packet)));
                 let thing = (Receiver::Member(to), packet);
-                self.network.link(thing, &mut self.rng, self.now);
+                self.ways.network.link(thing, &mut self.rng, self.now);
             }
         }
         let is_cut = self.now < self.members[number].control_side_cut_until;
         for (to, claim) in sent.claims.into_iter().filter(|_| !is_cut) {
-            self.claims
+            self.ways
+                .claims
                 .link((number_of(to), claim), &mut self.rng, self.now);
         }
         Ok(())
     }
 
+    /// The newest client with this port.
     fn client_of(&self, port: u16) -> Option<usize> {
-        let mut clients = self.clients.iter();
-        clients.position(|client| client.key.client().port() == port)
+        let has_port = |it: &client::Downloader| it.key.client().port() == port;
+        let all = 0..self.clients.len();
+        let mut all = all.rev().filter(|number| self.may_begin(*number));
+        all.find(|number| has_port(&self.clients[*number]))
+    }
+
+    /// Whether the client before, with the same port, is over.
+    fn may_begin(&self, number: usize) -> bool {
+        let before = self.scenario.clients[number].after;
+        before.is_none_or(|before| self.clients[before].is_over())
+    }
+
+    fn check_record(&self, client: usize, packet: &[u8]) -> Result<(), Broken> {
+        let ip = wire::IpPacket::parse(packet).map_err(Broken::unreadable)?;
+        match wire::Segment::of(&ip) {
+            Ok(segment) => self.clients[client].check_record(&segment),
+            // ICMP.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// A message of a store arrives at its member.
+    fn on_store_message(&mut self, message: Message) {
+        self.note(|| format!("from store {message:?}"));
+        if let Some(Confirmed { key, record, store }) = self.ways.stores.confirmed(&message)
+            && let Some(client) = self.client_of(key.client().port())
+            && let Some(turn) = record.turns.last()
+            && self.clients[client].has_asked(turn.request_start)
+        {
+            let turns = self.clients[client].turns_mut();
+            turns.note_stored(turn.request_start, store);
+        }
+        let member = message.member;
+        if self.members[member].is_up {
+            self.members[member]
+                .user_space
+                .on_store_message(message, self.now);
+        }
     }
 
     fn client_of_packet(&self, packet: &[u8]) -> Option<usize> {
@@ -172,6 +233,8 @@ impl Pool {
                 self.outcome.revived += 1;
                 self.compare_versions(number, client, ended)
             }
+            // The last acknowledgement of a client that has closed.
+            Some(_) if self.clients[client].is_over() => Ok(()),
             Some(reason) => {
                 let known = self.known_of(client);
                 if !is_explained(reason, known) {
@@ -198,6 +261,16 @@ impl Pool {
             has_pipelined: client.has_pipelined(),
             has_aligning_server: self.scenario.aligns,
             had_no_server: self.happened.moved,
+            store: self.scenario.store.as_ref().map(|_| KnownStore {
+                has_timestamps: client.has_timestamps(),
+                is_stored: client.turns().is_stored(client.record_start()),
+                is_there: {
+                    let start = client.record_start();
+                    self.ways.stores.has_record(&client.key, start, self.now)
+                },
+                is_exposed: client.is_exposed(),
+                has_no_body: reader.response().is_none(),
+            }),
         }
     }
 
@@ -238,8 +311,8 @@ impl Pool {
         for packet in packets {
             self.note(|| format!("client {client} sends {}", described(&packet)));
             let (to, quality) = (Receiver::Balancer, self.scenario.quality);
-            self.network
-                .send(to, packet, quality, &mut self.rng, self.now);
+            let network = &mut self.ways.network;
+            network.send(to, packet, quality, &mut self.rng, self.now);
         }
     }
 
@@ -264,7 +337,7 @@ impl Pool {
                 let owner = owner.and_then(|name| members.position(|it| it.name.as_str() == name));
                 if let Some(owner) = owner {
                     let thing = (Receiver::Member(owner), packet);
-                    self.network.link(thing, &mut self.rng, self.now);
+                    self.ways.network.link(thing, &mut self.rng, self.now);
                 }
             }
             Receiver::Member(number) => {
@@ -288,6 +361,7 @@ impl Pool {
         match fault {
             Fault::PowerLost { member, lasts } => {
                 self.happened.lost_power = true;
+                self.ways.stores.lose_member(member);
                 self.members[member].lose_power(now + lasts);
             }
             Fault::ServerCrash { member } => {
@@ -318,6 +392,32 @@ impl Pool {
                 let version = &mut self.members[member].versions[object];
                 *version = (version.0 + 1, now);
             }
+            Fault::StoreDied {
+                store,
+                lasts,
+                forgets,
+                is_silent,
+            } => {
+                self.happened.store_failed = true;
+                let death = (now + lasts, forgets, is_silent);
+                self.ways.stores.kill(store, death, &mut self.rng, now);
+            }
+            Fault::StoreCut {
+                member,
+                store,
+                lasts,
+            } => {
+                self.happened.store_failed = true;
+                self.ways.stores.cut(member, store, now + lasts);
+            }
+            Fault::StoreSlow { store, lasts, by } => {
+                self.happened.store_failed = true;
+                self.ways.stores.slow_down(store, now + lasts, by);
+            }
+            Fault::Evicted { store, all } => {
+                self.happened.store_failed = true;
+                self.ways.stores.evict(store, all);
+            }
         }
         Ok(())
     }
@@ -332,8 +432,14 @@ impl Fault {
             | Self::ClientSideCut { lasts, .. }
             | Self::ControlSideCut { lasts, .. }
             | Self::BalancerKilled { lasts }
-            | Self::BalancerPowerLost { lasts } => *lasts,
-            Self::ServerCrash { .. } | Self::Drained { .. } | Self::Changed { .. } => 0,
+            | Self::BalancerPowerLost { lasts }
+            | Self::StoreDied { lasts, .. }
+            | Self::StoreCut { lasts, .. }
+            | Self::StoreSlow { lasts, .. } => *lasts,
+            Self::ServerCrash { .. }
+            | Self::Drained { .. }
+            | Self::Changed { .. }
+            | Self::Evicted { .. } => 0,
         }
     }
 }

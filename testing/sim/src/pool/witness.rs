@@ -35,6 +35,8 @@ pub(super) struct Happened {
     pub(super) changed: bool,
     /// A host of a member has lost power.
     pub(super) lost_power: bool,
+    /// A store was late, silent or dead, or has lost records.
+    pub(super) store_failed: bool,
 }
 
 /// What is known of a client when its connection is reset.
@@ -46,6 +48,22 @@ pub(super) struct Known {
     pub(super) has_pipelined: bool,
     pub(super) has_aligning_server: bool,
     pub(super) had_no_server: bool,
+    /// `None`: the pool has no store.
+    pub(super) store: Option<KnownStore>,
+}
+
+/// What is known of the client's record.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct KnownStore {
+    pub(super) has_timestamps: bool,
+    /// The record of the response under way was confirmed.
+    pub(super) is_stored: bool,
+    /// A store has that record, and no store has failed a short time ago.
+    pub(super) is_there: bool,
+    /// The response goes on without protection; or was further than its timestamps told, without a record.
+    pub(super) is_exposed: bool,
+    /// The client has no byte of the body.
+    pub(super) has_no_body: bool,
 }
 
 /// Whether a reset has a reason that the faults explain.
@@ -54,10 +72,23 @@ pub(super) fn is_explained(reason: &Reason, known: Known) -> bool {
         return false;
     }
     match reason {
-        Reason::Position(PositionError::Unprotected) => known.is_unprotected,
-        Reason::Position(PositionError::HeaderPart) => {
-            known.had_part_of_head || known.has_pipelined
+        Reason::Position(PositionError::Unprotected) => {
+            known.is_unprotected || known.store.is_some_and(|store| store.is_exposed)
         }
+        Reason::Position(PositionError::HeaderPart) => {
+            let has_no_body = known.store.is_some_and(|store| store.has_no_body);
+            known.had_part_of_head || known.has_pipelined || has_no_body
+        }
+        Reason::Position(
+            PositionError::RecordMissing
+            | PositionError::OtherRecord
+            | PositionError::NextRequest
+            | PositionError::StoreLost,
+        ) => known.store.is_some_and(|store| {
+            let is_unstored = !store.has_timestamps && !store.is_stored;
+            let is_lost = known.happened.store_failed && !store.is_there;
+            is_lost || is_unstored || store.is_exposed
+        }),
         Reason::Position(_)
         | Reason::Idle
         | Reason::OwnRange

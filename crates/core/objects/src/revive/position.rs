@@ -65,12 +65,7 @@ struct AgreedTerms {
 impl AgreedTerms {
     /// No response is under way, and the next request begins at `start`.
     fn idle(&self, key: &PoolKey, flow: &FlowKey, start: SeqNumber) -> Position {
-        Position::Idle {
-            slot: self.slot,
-            options: self.options,
-            is_first: false,
-            tag: State::agreed_tag(key, flow, self.slot, self.options, start),
-        }
+        Position::idle((self.slot, self.options), key, flow, start)
     }
 }
 
@@ -117,6 +112,21 @@ pub enum PositionError {
 }
 
 impl Position {
+    /// No response is under way, and the next request begins at `start`.
+    pub(super) fn idle(
+        (slot, options): (Slot, ClientOptions),
+        key: &PoolKey,
+        flow: &FlowKey,
+        start: SeqNumber,
+    ) -> Self {
+        Self::Idle {
+            slot,
+            options,
+            is_first: false,
+            tag: State::agreed_tag(key, flow, slot, options, start),
+        }
+    }
+
     /// The position that an echo tells with the client's acknowledgement.
     ///
     /// # Errors
@@ -401,13 +411,7 @@ impl Position {
     /// acknowledged, so everything before was, and the response under way is over.
     pub(crate) fn behind(&self, key: &PoolKey, flow: &FlowKey, start: SeqNumber) -> Self {
         // The echo of a later response does not tell the slot; the tag is the only use.
-        let (slot, options) = (Slot::new(0), self.options());
-        Self::Idle {
-            slot,
-            options,
-            is_first: false,
-            tag: State::agreed_tag(key, flow, slot, options, start),
-        }
+        Self::idle((Slot::new(0), self.options()), key, flow, start)
     }
 
     /// Bytes of the body behind the client's position up to which the client's echo tells the position.

@@ -21,6 +21,7 @@ use wire::FlowKey;
 use super::{
     Completion, Cursor, Failure, Operation, Outcome, Page, Report, Store, StoredValue, Ticket,
 };
+use crate::flaws::Flaws;
 use crate::record::{HashName, NONCE_LEN, Record, RecordError, RecordKey, StoreKey};
 
 /// When a put is over.
@@ -48,6 +49,7 @@ pub struct Stores<S> {
     pending: BTreeMap<StoresTicket, Pending>,
     events: Vec<StoresEvent>,
     reports: Vec<Report>,
+    flaws: Flaws,
 }
 
 /// Number of an operation of [`Stores`].
@@ -176,13 +178,25 @@ impl<S: Store> Stores<S> {
             pending: BTreeMap::new(),
             events: Vec::new(),
             reports: Vec::new(),
+            flaws: Flaws::default(),
         }
+    }
+
+    /// Plants mistakes.
+    #[cfg(feature = "flaws")]
+    pub const fn plant(&mut self, flaws: Flaws) {
+        self.flaws = flaws;
     }
 
     /// The stores.
     #[must_use]
     pub fn stores(&self) -> &[S] {
         &self.stores
+    }
+
+    /// The stores, for a caller that carries messages.
+    pub fn stores_mut(&mut self) -> &mut [S] {
+        &mut self.stores
     }
 
     /// Writes a record.
@@ -303,7 +317,7 @@ impl<S: Store> Stores<S> {
             question => Some(combined(
                 question,
                 core::mem::take(&mut pending.answers),
-                &self.key,
+                (&self.key, self.flaws),
                 self.stores.len(),
             )),
         };
@@ -345,14 +359,14 @@ fn put_outcome(acks: usize, pending: &Pending) -> Option<Result<(), Failure>> {
 fn combined(
     question: Question,
     answers: Vec<Result<Outcome, Failure>>,
-    key: &RecordKey,
+    (key, flaws): (&RecordKey, Flaws),
     store_count: usize,
 ) -> StoresOutcome {
     match question {
         Question::Put { .. } => {
             StoresOutcome::Put(Err(Failure::Protocol("a put with another question")))
         }
-        Question::LookUp => StoresOutcome::LookUp(newest(answers, key)),
+        Question::LookUp => StoresOutcome::LookUp(newest(answers, key, flaws)),
         Question::Scan(position) => {
             let answer = answers.into_iter().next();
             StoresOutcome::Page(scan_page(position, answer, key, store_count))
@@ -375,14 +389,22 @@ fn any_had(answers: Vec<Result<Outcome, Failure>>) -> Result<bool, Failure> {
 }
 
 /// The newest record of all stores.
-fn newest(answers: Vec<Result<Outcome, Failure>>, key: &RecordKey) -> Result<Lookup, Failure> {
+fn newest(
+    answers: Vec<Result<Outcome, Failure>>,
+    key: &RecordKey,
+    flaws: Flaws,
+) -> Result<Lookup, Failure> {
     let mut newest: Option<(StoreKey, Record)> = None;
     let mut failed = None;
     for answer in answers {
         match answer.and_then(|outcome| opened(outcome, key)) {
             Ok(records) => {
                 let order = |(_, record): &(StoreKey, Record)| (record.generation, record.owner);
-                newest = newest.into_iter().chain(records).max_by_key(order);
+                let all = newest.into_iter().chain(records);
+                newest = match flaws.prefers_newer() {
+                    true => all.max_by_key(order),
+                    false => all.min_by_key(order),
+                };
             }
             Err(failure) => failed = Some(failure),
         }

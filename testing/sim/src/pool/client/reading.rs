@@ -133,27 +133,48 @@ impl Reader {
         blocks
     }
 
-    /// PAWS (RFC 7323, 5), and the timestamp that is echoed from now on.
-    pub(super) fn accepts(&mut self, segment: &Segment<'_>, order: u64) -> Result<bool, Broken> {
-        let Some(stamps) = segment.timestamps() else {
-            return Err(Broken::new("a segment without timestamps"));
-        };
-        let recent = &mut self.recent;
-        recent.segments += 1;
-        if recent.value.wrapping_sub(stamps.value).cast_signed() > 0 {
-            // Of two segments that overtake each other every TCP refuses one.
-            return match order < recent.order {
-                true => Ok(false),
-                false => Err(Broken::new("PAWS refuses a segment that none overtook")),
-            };
+    /// PAWS (RFC 7323, 5), the window, and the timestamp that is echoed from now on.
+    pub(super) fn accepts(
+        &mut self,
+        segment: &Segment<'_>,
+        order: u64,
+        has_timestamps: bool,
+    ) -> Result<bool, Broken> {
+        let stamps = segment.timestamps();
+        if stamps.is_some() != has_timestamps {
+            return Err(Broken::new("a segment with other timestamps than agreed"));
         }
         let is_in_window = segment
             .seq()
             .before(self.first + offset(self.in_order) + window());
+        // Linux: `tcp_sequence`.
+        let is_old = segment.end_seq().before(self.recent.acked_to);
+        let recent = &mut self.recent;
+        recent.segments += 1;
+        let Some(stamps) = stamps else {
+            return Ok(is_in_window && !is_old);
+        };
+        if recent.value.wrapping_sub(stamps.value).cast_signed() > 0 {
+            // Of two segments that overtake each other every TCP refuses one. A call has any timestamp.
+            return match order < recent.order || is_call(segment) {
+                true => Ok(false),
+                false => Err(Broken::new("PAWS refuses a segment that none overtook")),
+            };
+        }
+        if is_old {
+            return Ok(false);
+        }
         if !segment.seq().after(recent.acked_to) {
             (recent.value, recent.order) = (stamps.value, order);
         }
         Ok(is_in_window)
+    }
+
+    /// Whether the segment has bytes behind all responses that are whole.
+    pub(super) fn is_of_next(&self, segment: &Segment<'_>) -> bool {
+        let end = segment.seq() + offset(segment.payload_len());
+        let known = self.first + offset(self.ends.last().copied().unwrap_or(0));
+        segment.payload_len() > 0 && end.after(known)
     }
 
     /// Takes payload and FIN.
@@ -164,6 +185,9 @@ impl Reader {
         site: &Site,
     ) -> Result<(), Broken> {
         if segment.sequence_len() == 0 {
+            return Ok(());
+        }
+        if is_call(segment) && !segment.end_seq().after(self.rcv_nxt()) {
             return Ok(());
         }
         let Some(at) = segment.seq().distance_from(self.first).map(index) else {
@@ -264,4 +288,9 @@ impl Reader {
 
 fn window() -> u32 {
     u32::from(WINDOW_FIELD) << WINDOW_SCALE
+}
+
+/// A segment that only wants an answer (`objects::call`).
+fn is_call(segment: &Segment<'_>) -> bool {
+    segment.payload() == [0] && segment.window() == 0
 }

@@ -1,17 +1,21 @@
 //! The event loop of a member: the crate `member` does the same with the maps of the kernel (`engine.rs`).
 
 use std::{
-    collections::BTreeMap, collections::VecDeque, convert::Infallible, net::IpAddr, time::Duration,
+    collections::{BTreeMap, VecDeque},
+    convert::Infallible,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
 };
 
 use objects::{
     PoolKey,
     budget::Budget,
-    flow::{Flow, Mode},
+    flow::{Flow, Mode, Phase},
     judge::JudgeRules,
-    plane::{CopyKind, Event, MARK_CLIENT_SPACE, MARK_QUEUED, Plane, SegmentCopy},
+    plane::{CopyKind, Event, MARK_CLIENT_SPACE, MARK_FROM_SERVER, MARK_QUEUED, Plane, SegmentCopy, Verdict},
     queue::{self, RequestQueues, ServerTerms},
-    revivals::{Programs, Revivals},
+    records::LookedUp,
+    revivals::{Ended, Programs, Revivals},
     revive::{PositionError, Rules, SETTLE_TIME, WITHHOLD_MAX},
     timestamp::index::{EchoParts, EchoTable},
     unreachable::{self, Repetitions},
@@ -21,13 +25,17 @@ use protocol::pool::Claim;
 use rand::Rng;
 use wire::FlowKey;
 
-use super::{Around, Member, POOL_KEY, Sent, flaws, version_check};
+use super::{
+    Around, MARK_BASE, Member, POOL_KEY, Sent, flaws, packet_of, records::StoredRecords,
+    version_check,
+};
 use crate::{
     MS,
     pool::{
         scenario::{PoolFlaw, PoolScenario},
         server::Server,
         site::Life,
+        store::Message,
         witness::Broken,
     },
 };
@@ -48,7 +56,7 @@ enum Membership {
     Kept(u64),
 }
 
-pub(super) struct UserSpace {
+pub(in crate::pool) struct UserSpace {
     pub(super) stopped_until: u64,
     runs_next: u64,
     rules: Rules,
@@ -65,9 +73,23 @@ pub(super) struct UserSpace {
     starts_at: Option<u64>,
     /// The server was seen to listen.
     listens: bool,
+    inbox: Inbox,
+    /// `None`: the pool has no store.
+    pub(super) records: Option<StoredRecords>,
+}
+
+/// Input that waits for the event loop.
+#[derive(Debug, Default)]
+struct Inbox {
     copies: VecDeque<SegmentCopy>,
     events: VecDeque<Event>,
     datagrams: VecDeque<Claim>,
+}
+
+impl Inbox {
+    fn is_empty(&self) -> bool {
+        self.copies.is_empty() && self.events.is_empty() && self.datagrams.is_empty()
+    }
 }
 
 /// The programs, as revivals see these.
@@ -137,8 +159,20 @@ impl Programs for Reached<'_> {
     }
 }
 
+/// Whether the turn goes on without protection, and the next turn is protected again.
+fn is_bare(flow: &Flow) -> bool {
+    let turn = &flow.turn;
+    let is_open = turn.phase != Phase::Idle && !turn.is_guarded;
+    flow.mode == Mode::Served && (is_open || flow.is_exposed())
+}
+
 impl UserSpace {
-    pub(super) fn new(scenario: &PoolScenario, now: u64) -> Self {
+    pub(super) fn new(
+        number: usize,
+        scenario: &PoolScenario,
+        service: SocketAddr,
+        now: u64,
+    ) -> Self {
         let mut revivals = Revivals::default();
         revivals.plant(flaws(scenario));
         Self {
@@ -165,9 +199,8 @@ impl UserSpace {
             accepts: false,
             starts_at: Some(now),
             listens: false,
-            copies: VecDeque::new(),
-            events: VecDeque::new(),
-            datagrams: VecDeque::new(),
+            inbox: Inbox::default(),
+            records: StoredRecords::new(number, scenario, service, now),
         }
     }
 
@@ -182,16 +215,30 @@ impl UserSpace {
         }
     }
 
+    /// A claim of another member arrives.
+    pub(in crate::pool) fn receive(&mut self, claim: Claim) {
+        self.inbox.datagrams.push_back(claim);
+    }
+
+    /// A message of a store arrives.
+    pub(in crate::pool) fn on_store_message(&mut self, message: Message, now: u64) {
+        if let Some(records) = &mut self.records {
+            records.on_message(message, now);
+        }
+    }
+
+    /// Messages of the stores' threads, which go on while user space stops.
+    pub(in crate::pool) fn messages(&mut self, now: u64) -> Vec<Message> {
+        let records = self.records.as_mut();
+        records.map_or_else(Vec::new, |records| records.messages(now))
+    }
+
     pub(super) fn revival_count(&self) -> usize {
         self.revivals.len()
     }
 }
 
 impl Member {
-    pub(in crate::pool) fn receive(&mut self, claim: Claim) {
-        self.user_space.datagrams.push_back(claim);
-    }
-
     /// The rings, when packets have passed. The witness hears at once which connections are without protection.
     pub(in crate::pool) fn fill_rings(&mut self, sent: &mut Sent) {
         let (copies, events) = self.drain_rings();
@@ -200,14 +247,26 @@ impl Member {
                 Event::Unprotected { key, .. } => Some(*key),
                 _ => None,
             }));
-        self.user_space.copies.extend(copies);
-        self.user_space.events.extend(events);
+        // Of handshakes no event tells.
+        let unprotected = self
+            .plane
+            .flows()
+            .filter(|(_, flow)| flow.unprotected.is_some());
+        sent.unprotected.extend(unprotected.map(|(key, _)| *key));
+        let bare = self.plane.flows().filter(|(_, flow)| is_bare(flow));
+        let bare = bare.map(|(key, flow)| (*key, flow.turn.request_start, flow.is_exposed()));
+        sent.bare.extend(bare);
+        if let Some(records) = &mut self.user_space.records {
+            records.begin(&mut self.plane);
+        }
+        self.user_space.inbox.copies.extend(copies);
+        self.user_space.inbox.events.extend(events);
     }
 
     pub(super) fn user_space_due(&self, now: u64) -> u64 {
         let space = &self.user_space;
-        let has_input =
-            !(space.copies.is_empty() && space.events.is_empty() && space.datagrams.is_empty());
+        let records = space.records.as_ref();
+        let has_input = !space.inbox.is_empty() || records.is_some_and(StoredRecords::has_input);
         let clock = |at: Option<Duration>| at.map_or(u64::MAX, |at| self.clock.when(at));
         let server = match self.server.listens_at {
             Some(at) if !space.listens => at,
@@ -235,8 +294,9 @@ impl Member {
         let input = if has_input { now } else { u64::MAX };
         let revivals = clock(space.revivals.deadline());
         let claims = clock(space.claiming.deadline());
+        let records = clock(records.map(StoredRecords::deadline));
         let queues = clock(space.queues.deadline());
-        let due = [input, server, membership, revivals, claims, queues];
+        let due = [input, server, membership, revivals, claims, records, queues];
         let due = due.into_iter().min().unwrap_or(now);
         due.max(space.runs_next).max(space.stopped_until)
     }
@@ -255,6 +315,7 @@ impl Member {
         self.receive_claims(around, sent)?;
         self.take_copies(around, sent)?;
         self.pass_requests(around, sent)?;
+        self.keep_records(around, sent)?;
         let now = self.reading(around);
         self.with_revivals(around, sent, |revivals, programs| {
             let Ok(ended) = revivals.poll(programs, now);
@@ -263,7 +324,7 @@ impl Member {
     }
 
     fn kernel_events(&mut self, around: &mut Around<'_>, sent: &mut Sent) -> Result<(), Broken> {
-        while let Some(event) = self.user_space.events.pop_front() {
+        while let Some(event) = self.user_space.inbox.events.pop_front() {
             match event {
                 Event::Death if self.user_space.starts_at.is_none() => {
                     self.server_died(around, sent)?;
@@ -294,11 +355,16 @@ impl Member {
         self.leave(output, around, sent)?;
         let incarnation = self.user_space.rules.incarnation;
         let now = self.reading(around);
+        let mut interrupted = Vec::new();
         self.with_revivals(around, sent, |revivals, programs| {
-            let Ok(ended) = revivals.server_died(programs, incarnation, now);
-            ended
+            let Ok(died) = revivals.server_died(programs, incarnation, now);
+            interrupted = died.interrupted;
+            died.ended
         })?;
+        let moment = self.clock.moment(around.now);
         let space = &mut self.user_space;
+        let records = space.records.iter_mut();
+        records.for_each(|it| it.server_died(interrupted.clone(), moment));
         space.rules.incarnation += 1;
         space.rules.settled_at = now + SETTLE_TIME;
         space.listens = false;
@@ -326,8 +392,12 @@ impl Member {
         }
         if !self.user_space.listens && self.server.listens(now) {
             self.user_space.listens = true;
-            self.plane
-                .new_incarnation(self.user_space.rules.incarnation);
+            let incarnation = self.user_space.rules.incarnation;
+            self.plane.new_incarnation(incarnation);
+            let reading = self.reading(around);
+            if let Some(records) = self.user_space.records.as_mut().filter(|_| incarnation > 1) {
+                records.call_own(reading);
+            }
             if self.user_space.membership == Membership::Waits {
                 self.user_space.membership = Membership::Out(now + LOOK_PERIOD);
             }
@@ -352,6 +422,9 @@ impl Member {
         let space = &mut self.user_space;
         space.claiming = Claiming::new(membership, around.rng.random::<u32>().into());
         space.others.clear();
+        if let Some(records) = &mut space.records {
+            records.begin_membership(membership);
+        }
         space.accepts = around.scenario.has(PoolFlaw::GreetingNotAwaited);
         space.membership = Membership::Kept(0);
         self.plane.accept(space.accepts);
@@ -386,6 +459,9 @@ impl Member {
             self.user_space.others = others.collect();
             let members: Vec<u64> = self.user_space.others.keys().copied().collect();
             let decided = self.user_space.claiming.set_members(members);
+            if let Some(records) = &mut self.user_space.records {
+                records.set_table(&table);
+            }
             self.carry_out(decided, around, sent)?;
         }
         if is_refused {
@@ -407,6 +483,8 @@ impl Member {
             ended
         })?;
         self.user_space.queues.clear();
+        let records = self.user_space.records.iter_mut();
+        records.for_each(StoredRecords::forget);
         let output = self.server.clear();
         self.leave(output, around, sent)
     }
@@ -417,7 +495,7 @@ impl Member {
             .lease_client
             .as_ref()
             .is_some_and(|it| it.speaks(reading));
-        while let Some(claim) = self.user_space.datagrams.pop_front() {
+        while let Some(claim) = self.user_space.inbox.datagrams.pop_front() {
             let mut knows = self.plane.knows(&claim.key);
             if around.scenario.has(PoolFlaw::AnswersWithoutLease) {
                 knows &= speaks;
@@ -435,7 +513,7 @@ impl Member {
 
     fn take_copies(&mut self, around: &mut Around<'_>, sent: &mut Sent) -> Result<(), Broken> {
         let now = self.reading(around);
-        while let Some(copy) = self.user_space.copies.pop_front() {
+        while let Some(copy) = self.user_space.inbox.copies.pop_front() {
             let space = &mut self.user_space;
             if copy.kind == CopyKind::Queued {
                 let segment = copy.segment();
@@ -445,9 +523,14 @@ impl Member {
                 }
                 continue;
             }
+            if copy.kind == CopyKind::Deferred {
+                let records = space.records.iter_mut();
+                records.for_each(|it| it.defer(copy.clone(), now));
+                continue;
+            }
             let is_claimed = copy.kind != CopyKind::Unknown || space.revivals.knows(&copy.key);
             if is_claimed || around.scenario.has(PoolFlaw::ClaimsIgnored) {
-                self.revive(&copy, around, sent)?;
+                self.revive(copy, around, sent)?;
             } else if space.budget.allows(now, &copy) {
                 let decided = space.claiming.begin(copy.key, copy, now);
                 self.carry_out(decided.into_iter().collect(), around, sent)?;
@@ -492,10 +575,12 @@ impl Member {
         for Decided { segment, other } in decided {
             let to = other.map(|other| self.user_space.others.get(&other).copied());
             match to {
-                None => self.revive(&segment, around, sent)?,
+                None => self.revive(segment, around, sent)?,
                 Some(None) => {}
                 Some(Some(to)) => {
                     self.plane.forward(segment.key, to);
+                    let records = self.user_space.records.iter_mut();
+                    records.for_each(|it| it.on_answer(&segment.key));
                     self.send_on(segment.packet, MARK_CLIENT_SPACE, around, sent)?;
                 }
             }
@@ -505,7 +590,31 @@ impl Member {
 
     fn revive(
         &mut self,
-        copy: &SegmentCopy,
+        copy: SegmentCopy,
+        around: &mut Around<'_>,
+        sent: &mut Sent,
+    ) -> Result<(), Broken> {
+        let now = self.reading(around);
+        let space = &mut self.user_space;
+        let is_reviving = space.revivals.knows(&copy.key);
+        let looked_up = match &mut space.records {
+            Some(records) if records.is_needed_for(&copy, is_reviving) => {
+                records.look_up(copy, now)
+            }
+            _ => {
+                let record = Err(PositionError::NoStore);
+                Some(LookedUp { copy, record })
+            }
+        };
+        match looked_up {
+            Some(looked_up) => self.revive_with(looked_up, around, sent),
+            None => Ok(()),
+        }
+    }
+
+    fn revive_with(
+        &mut self,
+        LookedUp { copy, record }: LookedUp,
         around: &mut Around<'_>,
         sent: &mut Sent,
     ) -> Result<(), Broken> {
@@ -514,18 +623,57 @@ impl Member {
             unix_now: self.clock.unix_offset + now,
             ..self.user_space.rules
         };
+        let mut is_over = copy.segment().is_some_and(|it| it.timestamps().is_some());
         self.with_revivals(around, sent, |revivals, programs| {
-            let record = Err(PositionError::NoStore);
-            let Ok(ended) = revivals.take(programs, &rules, copy, record, now);
+            let Ok(ended) = revivals.take(programs, &rules, &copy, record, now);
+            is_over |= ended.is_some();
             ended.into_iter().collect()
-        })
+        })?;
+        if let Some(records) = self.user_space.records.as_mut().filter(|_| is_over) {
+            records.on_answer(&copy.key);
+        }
+        Ok(())
+    }
+
+    /// Writes records, calls clients, and goes on with revivals whose records are there.
+    fn keep_records(&mut self, around: &mut Around<'_>, sent: &mut Sent) -> Result<(), Broken> {
+        let moment = self.clock.moment(around.now);
+        let incarnation = self.user_space.rules.incarnation;
+        let Some(records) = &mut self.user_space.records else {
+            return Ok(());
+        };
+        let polled = records.poll(&mut self.plane, incarnation, moment);
+        for packet in polled.calls {
+            self.send_to_client(packet, around, sent);
+        }
+        for released in polled.released {
+            if released.given_up.is_some_and(|turn| turn.must_reset) {
+                let reason = PositionError::StoreLost.into();
+                self.with_revivals(around, sent, |revivals, programs| {
+                    let Ok(ended) = revivals.refuse(programs, released.key, reason, moment.now);
+                    ended.into_iter().collect()
+                })?;
+            } else {
+                for bytes in released.packets {
+                    let mut packet = packet_of(bytes, MARK_BASE + MARK_FROM_SERVER);
+                    let verdict = self.plane.egress(&mut packet, moment.now);
+                    if verdict == Verdict::RedirectNeighbour {
+                        self.depart(packet.bytes, around, sent);
+                    }
+                }
+            }
+        }
+        for looked_up in polled.found {
+            self.revive_with(looked_up, around, sent)?;
+        }
+        Ok(())
     }
 
     fn with_revivals(
         &mut self,
         around: &mut Around<'_>,
         sent: &mut Sent,
-        work: impl FnOnce(&mut Revivals, &mut Reached<'_>) -> Vec<objects::revivals::Ended>,
+        work: impl FnOnce(&mut Revivals, &mut Reached<'_>) -> Vec<Ended>,
     ) -> Result<(), Broken> {
         let mut reached = Reached {
             plane: &mut self.plane,
@@ -541,6 +689,10 @@ impl Member {
             passed_on,
             ..
         } = reached;
+        let moment = self.clock.moment(around.now);
+        if let Some(records) = &mut self.user_space.records {
+            ended.iter().for_each(|it| records.on_ended(it, moment));
+        }
         sent.ended.extend(ended);
         for packet in to_client {
             self.send_to_client(packet, around, sent);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use http1::{parse_request, range::RangeRequest};
-use wire::{Flags, FlowKey, Segment, SegmentSpec, SeqNumber};
+use wire::{Flags, FlowKey, OptionsBuffer, Segment, SegmentSpec, SeqNumber};
 
 use super::{Context, IDLE_TIMEOUT, syn_options};
 use crate::{
@@ -50,7 +50,8 @@ pub(super) struct Socket {
     /// The highest `nxt` of all.
     max: SeqNumber,
     rcv_nxt: SeqNumber,
-    ts_recent: u32,
+    /// `None`: the client has no timestamps.
+    ts_recent: Option<u32>,
     /// Bytes from `iss + 1` on.
     out: Vec<u8>,
     fin: Option<SeqNumber>,
@@ -67,7 +68,7 @@ impl Socket {
     pub(super) fn new(
         iss: SeqNumber,
         rcv_nxt: SeqNumber,
-        ts_recent: u32,
+        ts_recent: Option<u32>,
         context: Context<'_>,
     ) -> Self {
         Self {
@@ -122,7 +123,7 @@ impl Socket {
         }
         let options = match flags.contains(Flags::SYN) {
             true => syn_options(value, self.ts_recent).emit(),
-            false => stamps(value, self.ts_recent),
+            false => { self.ts_recent }.map_or_else(OptionsBuffer::new, |echo| stamps(value, echo)),
         };
         emit(&SegmentSpec {
             source: key.server(),
@@ -164,17 +165,8 @@ impl Socket {
                 false => self.pure_ack(key, context),
             }]);
         }
-        let Some(stamps) = segment.timestamps() else {
-            return Err(Broken::new("a segment without timestamps at a server"));
-        };
-        if stamps.echo != 0 && !self.sent.contains(&stamps.echo) {
-            return Err(Broken::new("an echo that is no timestamp of this server"));
-        }
-        if self.ts_recent.wrapping_sub(stamps.value).cast_signed() > 0 {
+        if !self.takes_timestamps(segment)? {
             return Ok(vec![self.pure_ack(key, context)]);
-        }
-        if !segment.seq().after(self.rcv_nxt) {
-            self.ts_recent = stamps.value;
         }
         if self.state == State::Handshake {
             if segment.ack() != self.iss + 1 {
@@ -189,6 +181,29 @@ impl Socket {
         }
         packets.extend(self.transmit(key, context));
         Ok(packets)
+    }
+
+    /// PAWS. The echo must be a timestamp of this server.
+    fn takes_timestamps(&mut self, segment: &Segment<'_>) -> Result<bool, Broken> {
+        let (recent, stamps) = match (self.ts_recent, segment.timestamps()) {
+            (Some(recent), Some(stamps)) => (recent, stamps),
+            (None, None) => return Ok(true),
+            _ => {
+                return Err(Broken::new(
+                    "timestamps that were not agreed on at a server",
+                ));
+            }
+        };
+        if stamps.echo != 0 && !self.sent.contains(&stamps.echo) {
+            return Err(Broken::new("an echo that is no timestamp of this server"));
+        }
+        if recent.wrapping_sub(stamps.value).cast_signed() > 0 {
+            return Ok(false);
+        }
+        if !segment.seq().after(self.rcv_nxt) {
+            self.ts_recent = Some(stamps.value);
+        }
+        Ok(true)
     }
 
     fn take_ack(
