@@ -112,7 +112,7 @@ pub(super) enum Fault {
     },
     /// A store answers late.
     StoreSlow { store: usize, lasts: u64, by: u64 },
-    /// A store drops all records, or each second.
+    /// A store drops all records, or the newest.
     Evicted { store: usize, all: bool },
 }
 
@@ -429,7 +429,7 @@ impl PoolScenario {
         self.members = 4;
         self.joins_at.resize(4, 0);
         self.with_quiet_client(1, &[0, 0]);
-        self.quality.delay = rng.random_range(15 * MS..30 * MS);
+        self.quality.delay = rng.random_range(100 * MS..150 * MS);
         self.site.has_dates = true;
         let mut first = self.clients[0].clone();
         (first.manners.has_timestamps, first.manners.asks_at_once) = (true, true);
@@ -448,8 +448,8 @@ impl PoolScenario {
         };
         let changed = |member| Fault::Changed { member, object: 0 };
         let round_trip = 2 * self.quality.delay;
-        let first_dies = first.begins + rng.random_range(20 * round_trip..28 * round_trip);
-        let second_dies = second.begins + rng.random_range(6 * round_trip..12 * round_trip);
+        let first_dies = first.begins + rng.random_range(15 * round_trip..21 * round_trip);
+        let second_dies = second.begins + rng.random_range(5 * round_trip..11 * round_trip);
         self.faults = (0..4).map(|it| (first_dies - MS, changed(it))).collect();
         let all = false;
         self.faults.extend([

@@ -69,7 +69,9 @@ pub(super) struct Confirmed {
 
 struct Host {
     is_indexed: bool,
-    records: BTreeMap<StoreKey, Vec<u8>>,
+    /// Each with the number of its put.
+    records: BTreeMap<StoreKey, (u64, Vec<u8>)>,
+    puts: u64,
     /// Number of the life.
     instance: u64,
     is_up: bool,
@@ -104,6 +106,7 @@ impl Host {
         Self {
             is_indexed,
             records: BTreeMap::new(),
+            puts: 0,
             instance: 1,
             is_up: true,
             returns_at: u64::MAX,
@@ -116,12 +119,13 @@ impl Host {
     fn perform(&mut self, operation: Operation) -> Result<Outcome, Failure> {
         Ok(match operation {
             Operation::Put { key, value } => {
-                self.records.insert(key, value);
+                self.puts += 1;
+                self.records.insert(key, (self.puts, value));
                 Outcome::Stored
             }
             Operation::Get { hashes, flow } => {
                 let keys = hashes.iter().map(|hash| StoreKey::new(*hash, flow));
-                let values = keys.filter_map(|key| Some((key, self.records.get(&key)?.clone())));
+                let values = keys.filter_map(|key| Some((key, &self.records.get(&key)?.1)));
                 Outcome::Found(values.map(stored_value).collect())
             }
             Operation::Scan { .. } if !self.is_indexed => return Err(Failure::Unsupported),
@@ -131,7 +135,7 @@ impl Host {
                 };
                 let mut values: Vec<_> = { self.records.iter() }
                     .filter(|(key, _)| of_page(key))
-                    .map(|(key, value)| stored_value((*key, value.clone())))
+                    .map(|(key, (_, value))| stored_value((*key, value)))
                     .collect();
                 let next = values.get(PAGE_LEN);
                 let next = next.map(|it| Cursor(it.key.flow.client().port().into()));
@@ -154,7 +158,8 @@ impl Host {
     }
 }
 
-fn stored_value((key, value): (StoreKey, Vec<u8>)) -> StoredValue {
+fn stored_value((key, value): (StoreKey, &Vec<u8>)) -> StoredValue {
+    let value = value.clone();
     StoredValue { key, value }
 }
 
@@ -330,16 +335,15 @@ impl StoreSide {
         let all = self.hosts.iter().flat_map(|host| &host.records);
         let mut records = all
             .filter(|(name, _)| name.flow == *key)
-            .filter_map(|(name, value)| Record::open(value, &of_pool, name).ok()?.turns.pop());
+            .filter_map(|(name, (_, value))| Record::open(value, &of_pool, name).ok()?.turns.pop());
         now > self.fails_until + RECOVERY_TIME && records.any(|turn| turn.request_start == start)
     }
 
-    /// A host drops records: all, or each second.
+    /// A host drops all records, or the newest.
     pub(super) fn evict(&mut self, store: usize, all: bool) {
-        let mut number = 0;
-        self.hosts[store].records.retain(|_, _| {
-            number += 1;
-            !all && number % 2 == 0
-        });
+        let host = &mut self.hosts[store];
+        let newest = host.records.values().map(|(number, _)| *number).max();
+        host.records
+            .retain(|_, (number, _)| !all && Some(*number) != newest);
     }
 }
