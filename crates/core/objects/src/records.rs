@@ -730,9 +730,9 @@ impl<S: Store> Records<S> {
         let mut known = found.clone();
         let newest = generation(moment.unix).max(found.generation);
         known.generation = newest.wrapping_add(GENERATIONS_OF_CLOCK_DIFFERENCE);
-        self.kept.insert(key, name, known, moment.now);
+        self.kept.insert(key, name, known.clone(), moment.now);
         if is_stored {
-            self.keep(keeping::Task::Write(key, found.clone()), moment);
+            self.keep(keeping::Task::Write(key, known), moment);
         }
     }
 

@@ -218,6 +218,20 @@ fn clients_of_member_that_died_before_the_first_table_are_called() {
     assert_eq!(calls(&mut records, at(1), true), 1);
 }
 
+/// The clock of the dead member may be ahead: a record that the dead member wrote late must be older.
+#[test]
+fn record_of_a_revival_is_newer_than_the_clocks_of_two_hosts_differ() {
+    let found = record(22);
+    let shelf = shelf("web2", &found);
+    let mut records = records(&shelf);
+    records.begin_membership(1);
+    records.on_revived(key(), &found, true, at(1));
+    let name = name_of("web1");
+    let written = Record::open(&shelf.borrow()[&name], &RecordKey::of(&POOL), &name).unwrap();
+    let late = generation(at(1).unix + crate::revive::CLOCK_DIFFERENCE);
+    assert!(written.generation > late);
+}
+
 /// The second of two stores has missed the newest record.
 #[test]
 fn older_record_of_the_second_store_replaces_no_call() {
