@@ -11,7 +11,7 @@ use super::{
     store::{Confirmed, Message},
     witness::{Broken, Known, KnownStore, is_collision, is_explained},
 };
-use crate::SECOND;
+use crate::{MS, SECOND};
 
 /// A hole of a client that was filled a short time ago may be in a segment that is still on its way.
 const HOLE_MEMORY: u64 = 2 * SECOND;
@@ -60,6 +60,7 @@ impl Pool {
                     member.on_time(service, around, sent)
                 })?;
                 self.happened.moved |= !was_up && self.now > 0;
+                self.happened.booted |= !was_up && self.members[number].is_up && self.now > MS;
             }
         }
         for number in 0..self.clients.len() {
