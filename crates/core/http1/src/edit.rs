@@ -81,7 +81,7 @@ pub fn request_with_inputs(request: &[u8], inputs: &[u8]) -> Result<Vec<u8>, Dou
     Ok(edited)
 }
 
-/// Where the values of [`INPUTS_FIELD`] are in a head, with the white space around. The head is whole and without doubt.
+/// Where the values of [`INPUTS_FIELD`] are in a head, with the white space around. The head is whole and clear.
 #[must_use]
 pub fn inputs_in(head: &[u8]) -> Vec<Range<usize>> {
     let mut places = Vec::new();

@@ -1,8 +1,8 @@
 //! Responses that wait for their records (TRODS 4.1): to clients without timestamps, and with inputs (TRODS 7).
 //!
 //! The segments of the client tell nothing of the response, or not enough. So no byte leaves before the store has the
-//! record. With the record another member knows the response, and the client's acknowledgement tells the position. Until
-//! then the programs give the server's segments to user space. The server's TCP takes the segments for sent.
+//! record. With the record another member knows the response, and the client's acknowledgement tells the position.
+//! Until then the programs give the server's segments to user space. The server's TCP takes the segments for sent.
 //!
 //! The inputs of a response are for the record alone: the client gets spaces in their place. The programs give all
 //! segments with a part of such a head to user space, also when these come a second time.
@@ -162,8 +162,8 @@ impl DeferredResponses {
 }
 
 impl Inputs {
-    /// Of the segment with which the response begins: that segment has the whole head, or the programs would not know of
-    /// the inputs.
+    /// Of the segment with which the response begins: that segment has the whole head, or the programs would not know
+    /// of the inputs.
     fn of(flow: &Flow, response: &Response) -> Option<Self> {
         let response_start = flow.turn.response_start;
         let len = flow.turn.inputs_end?.0.wrapping_sub(response_start.0);

@@ -98,8 +98,8 @@ enum Beginning {
 }
 
 impl RequestQueues {
-    /// No bytes wait. `takes_inputs`: the server takes the inputs of responses from requests, and must not get these from
-    /// clients.
+    /// No bytes wait. `takes_inputs`: the server takes the inputs of responses from requests, and must not get these
+    /// from clients.
     #[must_use]
     pub const fn new(takes_inputs: bool) -> Self {
         Self {
@@ -245,8 +245,8 @@ impl Queue {
             return false;
         }
         // The next bytes always find room: the bytes behind are worth nothing without these.
-        while !seq.after(next) && !self.has_room(bytes.len()) && self.forget_last(seq) {}
-        if !self.has_room(bytes.len()) {
+        while !seq.after(next) && !self.has_space(bytes.len()) && self.forget_last(seq) {}
+        if !self.has_space(bytes.len()) {
             return false;
         }
         self.newest_at = now;
@@ -255,7 +255,7 @@ impl Queue {
         true
     }
 
-    fn has_room(&self, len: usize) -> bool {
+    fn has_space(&self, len: usize) -> bool {
         self.segments.len() < SEGMENTS_MAX && self.len() + len <= FLOW_LEN_MAX
     }
 

@@ -596,7 +596,11 @@ impl<S: Store> Records<S> {
                     self.turns.on_request(copy.key, &segment, due);
                 }
                 CopyKind::Response => self.turns.on_response(copy.key, &segment, now),
-                CopyKind::Unknown | CopyKind::Client | CopyKind::Parked | CopyKind::Deferred => {}
+                CopyKind::Unknown
+                | CopyKind::Client
+                | CopyKind::Parked
+                | CopyKind::Deferred
+                | CopyKind::Queued => {}
             }
         }
         let is_busy = !beginnings.is_empty() || !self.turns.is_empty();

@@ -97,7 +97,7 @@ fn input_of(response: &[u8]) -> String {
 }
 
 #[test]
-fn dynamic_response_goes_on_with_the_same_input() {
+fn dynamic_response_is_continued_with_the_same_input() {
     let stored = dynamic_pool("objects-dynamic");
     let pool = &stored.pool;
     let stream = ask(pool, "");

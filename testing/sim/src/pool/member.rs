@@ -11,8 +11,7 @@ use objects::{
     PoolKey,
     flaws::Flaws,
     plane::{
-        Event, MARK_FROM_SERVER, MARK_SERVER_SPACE, MARK_TO_CLIENT, Packet, Plane, SegmentCopy,
-        Settings, Verdict,
+        MARK_FROM_SERVER, MARK_SERVER_SPACE, MARK_TO_CLIENT, Packet, Plane, Settings, Verdict,
     },
     revivals::Ended,
     revive::WITHHOLD_MAX,
@@ -361,13 +360,6 @@ impl Member {
         if self.plane.egress(&mut packet, self.reading(around)) == Verdict::Next {
             sent.to_clients.push(packet.bytes);
         }
-    }
-
-    /// Copies and events of the programs.
-    fn drain_rings(&mut self) -> (Vec<SegmentCopy>, Vec<Event>) {
-        let copies = std::iter::from_fn(|| self.plane.take_copy()).collect();
-        let events = std::iter::from_fn(|| self.plane.take_event()).collect();
-        (copies, events)
     }
 
     /// Connections, placeholders and revivals that are left.

@@ -204,8 +204,8 @@ fn ingress_flow(
     translate_in(&mut plane.shared, packet, flow, segment, &options, echo)
 }
 
-/// Would the server's TCP take the bytes? User space gives these to the server's TCP with the client's newest
-/// acknowledgement and timestamp, and a sender that guesses must not gain by that: the acknowledgement is not older than
+/// Would the server's TCP take the bytes? User space gives the bytes to the server's TCP with the client's newest
+/// acknowledgement and timestamp. A sender that guesses must not gain by that: the acknowledgement is not older than
 /// the largest window (RFC 5961, 5.2), nor the timestamp than the newest (RFC 7323, 5.2).
 fn has_fitting_numbers(flow: &Flow, segment: &Segment, options: &Options) -> bool {
     let client = &flow.client;

@@ -325,7 +325,7 @@ fn request_that_the_server_has_not_received_is_given_to_the_server_once_more() {
 
 /// The first segment of an upload is lost, and comes behind the others.
 #[test]
-fn body_of_a_request_goes_on_when_the_hole_is_filled() {
+fn body_of_a_request_passes_when_the_hole_is_filled() {
     let mut member = Member::with_connection(StoreKind::Indexed);
     let upload = b"POST / HTTP/1.1\r\nContent-Length: 9\r\n\r\n";
     let body = FIRST + u32::try_from(upload.len()).unwrap();

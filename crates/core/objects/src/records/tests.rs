@@ -144,6 +144,7 @@ fn record(owner: u64) -> Record {
             has_range: false,
             answer: Some(answer),
         }],
+        inputs: None,
     }
 }
 

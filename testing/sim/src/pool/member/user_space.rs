@@ -12,7 +12,7 @@ use objects::{
     budget::Budget,
     flow::{Flow, Mode, Phase},
     judge::JudgeRules,
-    plane::{CopyKind, Event, MARK_CLIENT_SPACE, MARK_FROM_SERVER, MARK_QUEUED, Plane, SegmentCopy, Verdict},
+    plane::{CopyKind, Event, MARK_CLIENT_SPACE, MARK_QUEUED, Plane, SegmentCopy},
     queue::{self, RequestQueues, ServerTerms},
     records::LookedUp,
     revivals::{Ended, Programs, Revivals},
@@ -25,10 +25,7 @@ use protocol::pool::Claim;
 use rand::Rng;
 use wire::FlowKey;
 
-use super::{
-    Around, MARK_BASE, Member, POOL_KEY, Sent, flaws, packet_of, records::StoredRecords,
-    version_check,
-};
+use super::{Around, Member, POOL_KEY, Sent, flaws, records::StoredRecords, version_check};
 use crate::{
     MS,
     pool::{
@@ -233,6 +230,17 @@ impl UserSpace {
         records.map_or_else(Vec::new, |records| records.messages(now))
     }
 
+    /// Requests whose turn has come, in the client's name.
+    fn due_requests(&mut self, plane: &Plane, now: Duration) -> Vec<Vec<u8>> {
+        let flow = |key| Ok::<_, Infallible>(plane.flow(&key).cloned());
+        let server = ServerTerms {
+            incarnation: self.rules.incarnation,
+            has_store: self.records.is_some(),
+        };
+        let Ok(passed) = self.queues.take_due(now, server, flow);
+        passed.into_iter().flat_map(|it| it.packets).collect()
+    }
+
     pub(super) fn revival_count(&self) -> usize {
         self.revivals.len()
     }
@@ -241,7 +249,9 @@ impl UserSpace {
 impl Member {
     /// The rings, when packets have passed. The witness hears at once which connections are without protection.
     pub(in crate::pool) fn fill_rings(&mut self, sent: &mut Sent) {
-        let (copies, events) = self.drain_rings();
+        let plane = &mut self.plane;
+        let copies: Vec<SegmentCopy> = std::iter::from_fn(|| plane.take_copy()).collect();
+        let events: Vec<Event> = std::iter::from_fn(|| plane.take_event()).collect();
         sent.unprotected
             .extend(events.iter().filter_map(|event| match event {
                 Event::Unprotected { key, .. } => Some(*key),
@@ -314,7 +324,10 @@ impl Member {
         self.poll_pool(around, sent)?;
         self.receive_claims(around, sent)?;
         self.take_copies(around, sent)?;
-        self.pass_requests(around, sent)?;
+        let now = self.reading(around);
+        for packet in self.user_space.due_requests(&self.plane, now) {
+            self.send_on(packet, MARK_QUEUED, around, sent)?;
+        }
         self.keep_records(around, sent)?;
         let now = self.reading(around);
         self.with_revivals(around, sent, |revivals, programs| {
@@ -333,7 +346,13 @@ impl Member {
                 Event::Unprotected { key, .. } | Event::TurnOver { key } => {
                     self.user_space.queues.wake(&key);
                 }
-                Event::Answered { key } => self.hasten(key, around, sent),
+                Event::Answered { key } => {
+                    let flow = self.plane.flow(&key);
+                    let flow = flow.filter(|_| self.user_space.queues.knows(&key));
+                    if let Some(call) = flow.and_then(|flow| queue::call(key, flow)) {
+                        self.say_as_server(call, around, sent);
+                    }
+                }
                 Event::Repeated { key, seq } => {
                     let now = self.reading(around);
                     let repetitions = &mut self.user_space.repetitions;
@@ -541,31 +560,6 @@ impl Member {
         Ok(())
     }
 
-    /// A response has left whose end the next request waits for.
-    fn hasten(&mut self, key: FlowKey, around: &Around<'_>, sent: &mut Sent) {
-        let flow = self.plane.flow(&key);
-        let flow = flow.filter(|_| self.user_space.queues.knows(&key));
-        if let Some(call) = flow.and_then(|flow| queue::call(key, flow)) {
-            self.say_as_server(call, around, sent);
-        }
-    }
-
-    /// Requests whose turn has come.
-    fn pass_requests(&mut self, around: &mut Around<'_>, sent: &mut Sent) -> Result<(), Broken> {
-        let now = self.reading(around);
-        let plane = &self.plane;
-        let flow = |key| Ok::<_, Infallible>(plane.flow(&key).cloned());
-        let server = ServerTerms {
-            incarnation: self.user_space.rules.incarnation,
-            has_store: false,
-        };
-        let Ok(passed) = self.user_space.queues.take_due(now, server, flow);
-        for packet in passed.into_iter().flat_map(|it| it.packets) {
-            self.send_on(packet, MARK_QUEUED, around, sent)?;
-        }
-        Ok(())
-    }
-
     fn carry_out(
         &mut self,
         decided: Vec<Decided<SegmentCopy>>,
@@ -655,11 +649,7 @@ impl Member {
                 })?;
             } else {
                 for bytes in released.packets {
-                    let mut packet = packet_of(bytes, MARK_BASE + MARK_FROM_SERVER);
-                    let verdict = self.plane.egress(&mut packet, moment.now);
-                    if verdict == Verdict::RedirectNeighbour {
-                        self.depart(packet.bytes, around, sent);
-                    }
+                    self.say_as_server(bytes, around, sent);
                 }
             }
         }

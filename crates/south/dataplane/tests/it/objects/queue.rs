@@ -176,7 +176,7 @@ fn bytes_with_unfitting_numbers_do_not_wait() {
 
 /// The server answers an upload early, and the client has the answer before it has sent everything.
 #[test]
-fn last_bytes_of_an_answered_upload_end_the_turn() {
+fn last_bytes_of_an_answered_upload_complete_the_response() {
     alone(|lab| {
         let mut lab = lab.open();
         let upload = b"POST / HTTP/1.1\r\nContent-Length: 8\r\n\r\nbody";
