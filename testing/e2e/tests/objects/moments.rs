@@ -269,6 +269,12 @@ impl Client {
         match self.moment {
             Moment::Connected => self.try_to_ask()?,
             Moment::Idle => {}
+            Moment::LongHead => {
+                // No member looks for an unprotected client of a dead host: its next segment is answered with a reset.
+                // An empty line before the next request has no meaning (RFC 9112, 2.2).
+                self.stream.write_all(b"\r\n")?;
+                self.response()?;
+            }
             _ => self.response()?,
         }
         if !self.closes() {
