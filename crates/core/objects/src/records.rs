@@ -44,7 +44,7 @@ const DRAIN_PERIOD: Duration = Duration::from_millis(5);
 /// The same after a while without requests: the client holds the request for so long.
 const IDLE_DRAIN_PERIOD: Duration = Duration::from_millis(100);
 /// Generations in the difference between the clocks of two hosts ([`crate::revive::CLOCK_DIFFERENCE`]).
-const GENERATIONS_OF_CLOCK_DIFFERENCE: u32 = 100;
+pub(crate) const GENERATIONS_OF_CLOCK_DIFFERENCE: u32 = 100;
 /// Tries to write a record.
 const PUT_TRIES_MAX: u32 = 8;
 

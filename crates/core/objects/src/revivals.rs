@@ -168,6 +168,16 @@ impl Revivals {
         self.underway.contains_key(key)
     }
 
+    /// Whether a revival is under way that goes on with this segment.
+    #[must_use]
+    pub fn takes(&self, copy: &SegmentCopy) -> bool {
+        let underway = self.underway.get(&copy.key);
+        underway.is_some_and(|underway| {
+            let segment = copy.segment();
+            !segment.is_some_and(|segment| underway.revival.is_outdated_by(&segment))
+        })
+    }
+
     /// Number of revivals under way.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -205,6 +215,13 @@ impl Revivals {
         let Some(segment) = copy.segment() else {
             return Ok(None);
         };
+        let is_outdated = |it: &Underway| it.revival.is_outdated_by(&segment);
+        if record != Err(PositionError::NoStore)
+            && self.underway.get(&copy.key).is_some_and(is_outdated)
+        {
+            // The placeholder stays, and the revival begins anew.
+            self.underway.remove(&copy.key);
+        }
         let count = self.underway.len();
         let actions = match (self.underway.entry(copy.key), copy.kind) {
             (Entry::Occupied(mut known), CopyKind::Parked) => {

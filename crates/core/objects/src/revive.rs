@@ -15,9 +15,9 @@
 
 mod flow;
 mod numbers;
+mod outcome;
 mod position;
 mod question;
-mod reason;
 pub(crate) mod segments;
 #[cfg(test)]
 mod tests;
@@ -34,10 +34,10 @@ use wire::{FlowKey, Segment, SeqNumber, SynOptions, Timestamps};
 
 use self::flow::Answer;
 use self::numbers::of_numbers;
+pub use self::outcome::{Action, Reason, Rejected};
 pub(crate) use self::position::Fit;
 pub use self::position::{Position, PositionError, WITHHOLD_MAX};
 use self::question::{Question, checked, rest, with_beginning};
-pub use self::reason::{Reason, Rejected};
 use self::segments::{Received, has_bytes_behind_hole};
 use crate::flaws::Flaws;
 use crate::flow::{Flow, RELEASED_BEYOND, RELEASED_MAX, Unprotected};
@@ -85,24 +85,6 @@ pub struct Rules {
     /// From then on, no byte of a server that has died is on its way to a client (the clock of `now`). A request whose
     /// response may have begun at that server is not asked before: the client would get parts of two responses.
     pub settled_at: Duration,
-}
-
-/// Next action of the member.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// An IP packet for the local server, in the numbers of its socket.
-    ToServer(Vec<u8>),
-    /// The programs translate from now on.
-    Splice(Box<Flow>),
-    /// An IP packet for the client.
-    ToClient(Vec<u8>),
-    /// The revival is over. The packet, if any, resets the client's connection.
-    Refuse {
-        /// The reason.
-        reason: Reason,
-        /// A RST for the client.
-        reset: Option<Vec<u8>>,
-    },
 }
 
 /// A revival under way.
@@ -454,6 +436,16 @@ impl Revival {
             Ok(question) => self.ask_open_window(question, segment, now),
             Err(reason) => self.refuse(reason),
         }
+    }
+
+    /// Whether the revival waits for a request that the client does not repeat: the client's echo says now that a store
+    /// has the request. A call of another member may have acknowledged the request.
+    pub(crate) fn is_outdated_by(&self, segment: &Segment<'_>) -> bool {
+        let is_stored = |echo: Timestamp| matches!(echo.state, State::Stored { .. });
+        let stamps = segment.timestamps();
+        let echo = stamps.map(|stamps| Timestamp::from_wire(stamps.echo));
+        let awaits_request = matches!(self.stage, Stage::AwaitsRequest { .. });
+        awaits_request && echo.is_some_and(is_stored) && !is_stored(self.client.echo)
     }
 
     /// Whether the client's next segment is awaited.

@@ -22,6 +22,7 @@ use crate::flow::{Flow, Mode, Phase};
 use crate::record::{
     INPUTS_LEN_MAX, REQUEST_LEN_MAX, Record, StoredAnswer, StoredOptions, StoredTurn,
 };
+use crate::records::GENERATIONS_OF_CLOCK_DIFFERENCE;
 use crate::revivals::AskedRequest;
 
 /// Most turns at a time. A turn beyond is not written: the client holds the request.
@@ -248,8 +249,16 @@ impl Exchange {
             has_range: turn.has_range,
             answer: Some(answer),
         };
+        // The members before may have written records by clocks that are ahead, and the echo alone has told nothing of
+        // these.
+        let is_revived = flow.server.floor != flow.server.isn;
+        let ahead = if is_revived {
+            GENERATIONS_OF_CLOCK_DIFFERENCE
+        } else {
+            0
+        };
         Some(Record {
-            generation: writer.generation,
+            generation: writer.generation.wrapping_add(ahead),
             owner: writer.owner,
             client_isn: client.isn,
             server_isn: flow.server.isn,

@@ -253,7 +253,7 @@ impl Records {
 
     /// Whether the segment needs a record that is not looked up yet.
     pub(crate) fn is_needed_for(&self, copy: &SegmentCopy, revivals: &Revivals) -> bool {
-        let is_reviving = revivals.knows(&copy.key);
+        let is_reviving = revivals.takes(copy);
         self.records.is_needed_for(copy, is_reviving)
     }
 }

@@ -148,6 +148,11 @@ impl Revivals {
         self.revivals.knows(key)
     }
 
+    /// Whether a revival is under way that goes on with this segment.
+    pub(crate) fn takes(&self, copy: &SegmentCopy) -> bool {
+        self.revivals.takes(copy)
+    }
+
     /// The client's segment takes its way again: now the programs know where to.
     pub(crate) fn send_on(&self, plane: &MemberPlane, copy: &SegmentCopy) {
         pass_on(plane, &self.injector, copy);

@@ -3,7 +3,7 @@
  * The load balancer of a pool: hands the packets of clients to the members, and has no state of connections.
  *
  *   1. A TCP segment to an address and port of the service, or an ICMP error about such a connection, is the balancer's
- *      (lib/classify.h). All other packets pass.
+ *      (pool/classify.h). All other packets pass.
  *   2. The hash of the connection chooses an owner from the table of now (owner.h).
  *   3. The packet goes to the owner unchanged, as a frame to the link-layer address of the owner, or in UDP through
  *      routers (lib/encapsulation.h): members have the service's address too, and answer the clients themselves (direct
@@ -20,7 +20,7 @@
 #include "balance/maps.h"
 #include "balance/owner.h"
 #include "lib/flow_hash.h"
-#include "lib/classify.h"
+#include "pool/classify.h"
 #include "lib/encapsulation.h"
 
 static __always_inline int redirect_to(const struct outer_route *route)

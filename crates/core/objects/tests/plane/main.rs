@@ -87,7 +87,7 @@ fn dynamic_scenario() -> impl Strategy<Value = Scenario> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(250))]
     #[test]
     fn dynamic_downloads_survive_any_deaths(scenario in dynamic_scenario()) {
         Pool::new(&scenario).run();

@@ -29,7 +29,7 @@ static __always_inline bool is_service_address(const __u8 *address)
 	return bpf_map_lookup_elem(&addresses, address) != NULL;
 }
 
-#include "../lib/classify.h"
+#include "../pool/classify.h"
 
 enum arrival {
 	ARRIVED_DIRECTLY = 0,

@@ -468,7 +468,7 @@ fn our_own_packets_go_their_way() {
     // To the client: the mark has no meaning here, and a foreign mark stays.
     let out = both.client(spec(south_model::MARK_TO_CLIENT));
     assert_eq!((out.verdict, out.packet.mark), (DROP, 0));
-    let foreign = south_model::MARK_FROM_SERVER + 1;
+    let foreign = south_model::MARK_QUEUED + 1;
     let out = both.client(spec(foreign));
     assert_eq!((out.verdict, out.packet.mark), (DROP, MARK + foreign));
     both.key = other_key(false, 9);

@@ -590,7 +590,7 @@ impl Member {
     ) -> Result<(), Broken> {
         let now = self.reading(around);
         let space = &mut self.user_space;
-        let is_reviving = space.revivals.knows(&copy.key);
+        let is_reviving = space.revivals.takes(&copy);
         let looked_up = match &mut space.records {
             Some(records) if records.is_needed_for(&copy, is_reviving) => {
                 records.look_up(copy, now)

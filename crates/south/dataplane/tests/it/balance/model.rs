@@ -1,4 +1,4 @@
-//! Which packets are the balancer's: `bpf/lib/classify.h` in Rust.
+//! Which packets are the balancer's: `bpf/pool/classify.h` in Rust.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

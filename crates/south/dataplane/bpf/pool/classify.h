@@ -5,10 +5,10 @@
  */
 #pragma once
 
-#include "kernel.h"
-#include "packet.h"
-#include "flow_hash.h"
-#include "icmp_error.h"
+#include "../lib/kernel.h"
+#include "../lib/packet.h"
+#include "../lib/flow_hash.h"
+#include "../lib/icmp_error.h"
 
 #define IPPROTO_FRAGMENT 44
 

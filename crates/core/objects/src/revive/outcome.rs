@@ -1,10 +1,28 @@
-//! Why a connection is not revived.
+//! Actions of a revival, and the reasons for which a connection is not revived.
 
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
 
 use super::PositionError;
-use crate::flow::Unprotected;
+use crate::flow::{Flow, Unprotected};
 use crate::judge::Refusal;
+
+/// Next action of the member.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// An IP packet for the local server, in the numbers of its socket.
+    ToServer(Vec<u8>),
+    /// The programs translate from now on.
+    Splice(Box<Flow>),
+    /// An IP packet for the client.
+    ToClient(Vec<u8>),
+    /// The revival is over. The packet, if any, resets the client's connection.
+    Refuse {
+        /// The reason.
+        reason: Reason,
+        /// A RST for the client.
+        reset: Option<Vec<u8>>,
+    },
+}
 
 /// Why a connection cannot be revived.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
