@@ -312,13 +312,19 @@ fn pause(
     Ok(vec![figure.aim(Aim::AtMost(aim), bound)])
 }
 
-fn power_off(bench: &Bench, hosts: &PoolHosts, pool: &Pool<'_>) -> Result<Duration> {
+/// A download of the large object that has begun.
+fn ask_for_large(bench: &Bench, hosts: &PoolHosts) -> Result<TcpStream> {
     let address = hosts.service();
     let mut stream = bench.stage.client.enter(|| TcpStream::connect(address))??;
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
     // In one segment, as clients send it.
     let request = format!("GET /{LARGE} HTTP/1.1\r\nHost: pool\r\n\r\n");
     stream.write_all(request.as_bytes())?;
+    Ok(stream)
+}
+
+fn power_off(bench: &Bench, hosts: &PoolHosts, pool: &Pool<'_>) -> Result<Duration> {
+    let stream = ask_for_large(bench, hosts)?;
     let member = pool.server_of(stream.local_addr()?)?;
     thread::scope(|scope| {
         let reader = scope.spawn(move || longest_silence(stream));

@@ -1,6 +1,6 @@
 //! The speed of one download: from near, from afar, with loss, and before and after a revival.
 
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::net::TcpStream;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow, ensure};
 use harness::pool::PoolHosts;
 use lab::{Direction, Impairment};
 
-use super::{LARGE, READ_TIMEOUT, REQUESTS_BOUND, compare, of_member, start};
+use super::{LARGE, REQUESTS_BOUND, ask_for_large, compare, of_member, start};
 use crate::Bench;
 use crate::figure::{Aim, Figure, column, ratios};
 use crate::traffic::curl;
@@ -141,12 +141,7 @@ pub(super) fn revived(bench: &Bench, hosts: &PoolHosts, store: &str) -> Result<F
 
 /// Bytes a second before a power-off and after the revival.
 fn rates(bench: &Bench, hosts: &PoolHosts, pool: &harness::pool::Pool<'_>) -> Result<[f64; 2]> {
-    let address = hosts.service();
-    let mut stream = bench.stage.client.enter(|| TcpStream::connect(address))??;
-    stream.set_read_timeout(Some(READ_TIMEOUT))?;
-    // In one segment, as clients send it.
-    let request = format!("GET /{LARGE} HTTP/1.1\r\nHost: pool\r\n\r\n");
-    stream.write_all(request.as_bytes())?;
+    let mut stream = ask_for_large(bench, hosts)?;
     let member = pool.server_of(stream.local_addr()?)?;
     read_for(&mut stream, SETTLE_TIME)?;
     let before = read_for(&mut stream, RATE_TIME)?;
