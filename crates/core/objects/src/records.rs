@@ -740,6 +740,12 @@ impl<S: Store> Records<S> {
         }
     }
 
+    /// Whether a record can be written now.
+    #[must_use]
+    pub fn has_store(&self) -> bool {
+        self.availability.has_store()
+    }
+
     /// An answer of a client: no call is needed any more.
     pub fn on_answer(&mut self, key: &FlowKey) {
         self.calls.remove(key);

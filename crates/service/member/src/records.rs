@@ -246,6 +246,10 @@ impl Records {
         self.records.on_answer(key);
     }
 
+    pub(crate) fn has_store(&self) -> bool {
+        self.records.has_store()
+    }
+
     /// The server is there again after a death: clients may wait without a word.
     pub(crate) fn call_own(&mut self) {
         self.records.call_own(clock::now());

@@ -9,7 +9,7 @@ use objects::{
 use wire::FlowKey;
 
 use super::Member;
-use crate::{clock, error::MemberError};
+use crate::{clock, error::MemberError, records::Records};
 
 impl Member {
     /// Bytes of a client wait for their turn.
@@ -47,7 +47,7 @@ impl Member {
         let plane = &self.plane;
         let server = ServerTerms {
             incarnation: self.service.rules.incarnation,
-            has_store: self.records.is_some(),
+            has_store: self.records.as_ref().is_some_and(Records::has_store),
         };
         let passed = self
             .queues

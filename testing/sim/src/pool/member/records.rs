@@ -176,6 +176,10 @@ impl StoredRecords {
         self.records.on_answer(key);
     }
 
+    pub(super) fn has_store(&self) -> bool {
+        self.records.has_store()
+    }
+
     pub(super) fn is_needed_for(&self, copy: &SegmentCopy, is_reviving: bool) -> bool {
         self.records.is_needed_for(copy, is_reviving)
     }

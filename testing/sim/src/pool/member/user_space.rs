@@ -235,7 +235,7 @@ impl UserSpace {
         let flow = |key| Ok::<_, Infallible>(plane.flow(&key).cloned());
         let server = ServerTerms {
             incarnation: self.rules.incarnation,
-            has_store: self.records.is_some(),
+            has_store: { self.records.as_ref() }.is_some_and(StoredRecords::has_store),
         };
         let Ok(passed) = self.queues.take_due(now, server, flow);
         passed.into_iter().flat_map(|it| it.packets).collect()
