@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use e2e::arrange::wait_until;
 use e2e::forge::{Forged, Forger, flag};
-use e2e::pool::{Pool, pool_addresses};
+use e2e::pool::{Member, Pool, pool_addresses};
 use e2e::sockets::dial;
 use e2e::{assert_same_bytes, pattern};
 use lab::Host;
@@ -28,6 +28,9 @@ const RECEIVE_BUFFER_BYTES: usize = 8192;
 const PART_BYTES: usize = 40_000;
 /// Forged segments of an attack.
 const FORGED_COUNT: u32 = 20_000;
+/// An echo that tells of an unprotected connection has 2 bits of kind and 17 of tag: of 20,000 segments 0.04 guess it.
+/// Four guesses have a probability of 10⁻⁷.
+const GUESSES_MAX: usize = 3;
 
 /// Reads `/medium` slowly. Returns the longest time without a byte.
 fn download(client: &Host, address: SocketAddr, has_part: &AtomicUsize) -> Duration {
@@ -166,8 +169,22 @@ fn forged_acknowledgements_revive_no_connection() {
     });
     eprintln!("longest without a byte: {:?}", pauses.last());
     assert_eq!(pool.revived(), Vec::<serde_json::Value>::new());
-    pool.assert_none_refused();
+    let guessed: usize = { pool.members.iter() }
+        .map(|member| refused_forgeries(member).len())
+        .sum();
+    assert!(guessed <= GUESSES_MAX, "{guessed}");
     pool.stop();
+}
+
+/// The events of segments that were reset: of the forger alone.
+fn refused_forgeries(member: &Member) -> Vec<serde_json::Value> {
+    let refused = member.program.events_of("refused");
+    for event in &refused {
+        let client = event["client"].as_str().expect("a client");
+        let is_own = client.starts_with("10.0.0.1:") || client.starts_with("[fd00::1]:");
+        assert!(!is_own, "{event}");
+    }
+    refused
 }
 
 /// After a death, echoes with a short tag count: an attacker guesses some. No guess harms a download.
@@ -187,14 +204,7 @@ fn forged_requests_after_a_death_harm_no_download() {
         });
     });
     eprintln!("longest without a byte: {:?}", pauses.last());
-    let Pool { members, .. } = &pool;
-    let spoofed_only = |event: &serde_json::Value| {
-        let client = event["client"].as_str().expect("a client");
-        !client.starts_with("10.0.0.1:") && !client.starts_with("[fd00::1]:")
-    };
-    for event in members[1].program.events_of("refused") {
-        assert!(spoofed_only(&event), "{event}");
-    }
+    let _ = refused_forgeries(&pool.members[1]);
     let stream = pool.scene.connect_to(pool_addresses()[0]);
     let mut http = e2e::clients::Http::new(stream);
     assert_eq!(http.get("/small/3").body, pattern(2600));
