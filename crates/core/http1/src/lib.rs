@@ -6,6 +6,7 @@
 //!
 //! - [`range`]: `Range` and `Content-Range`;
 //! - [`version`]: the validators that tell two versions of an object apart;
+//! - [`chunks`]: the end of a body in chunks;
 //! - [`date`]: dates in fields;
 //! - [`edit`]: the request for the rest of an object.
 //!
@@ -19,6 +20,7 @@ extern crate alloc;
 extern crate std;
 
 mod body;
+pub mod chunks;
 pub mod date;
 pub mod edit;
 mod fields;

@@ -3,8 +3,9 @@
 
 use alloc::string::ToString as _;
 
+use crate::chunks::Chunks;
 use crate::edit::{REVIVED_FIELD, request_for_rest};
-use crate::head::{HEAD_LEN_MAX, Method, parse_request, parse_response};
+use crate::head::{Doubt, HEAD_LEN_MAX, Method, parse_request, parse_response};
 use crate::range::{ByteRange, ContentRange, RangeRequest};
 use crate::version::{ObjectVersion, VersionCheck, VersionDifference};
 
@@ -37,6 +38,27 @@ pub fn head(bytes: &[u8]) {
                 assert!(same.is_ok() || is_unknown, "{same:?}");
             }
         }
+    }
+}
+
+/// The end of a body in chunks does not depend on how the bytes come, and lies within the bytes.
+///
+/// # Panics
+///
+/// If the property does not hold.
+pub fn chunks(bytes: &[u8]) {
+    let (mut whole, mut single) = (Chunks::new(), Chunks::new());
+    let taken = whole.take(bytes);
+    let mut one_by_one = bytes.iter().map(|byte| single.take(&[*byte]));
+    match taken {
+        Ok(len) => {
+            assert!(len == bytes.len() || whole.is_done());
+            assert!(one_by_one.by_ref().take(len).all(|taken| taken == Ok(1)));
+            assert_eq!(single, whole);
+        }
+        // Byte by byte no call needs many steps.
+        Err(Doubt::TooLong) => {}
+        Err(_) => assert!(one_by_one.any(|taken| taken.is_err())),
     }
 }
 
