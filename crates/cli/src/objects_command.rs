@@ -121,6 +121,7 @@ fn options(arguments: Objects) -> Option<member::Options> {
         is_immutable: arguments.immutable,
         withhold: arguments.withhold,
         takes_inputs: arguments.dynamic,
+        takes_chunks: arguments.deterministic_chunks,
         metrics: arguments.metrics,
         drain: arguments.drain,
         run_dir: arguments.run.run_dir,

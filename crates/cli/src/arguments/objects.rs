@@ -41,6 +41,14 @@ pub(crate) struct Objects {
     /// inputs in the same field of the request, and the server must answer with the same bytes.
     #[arg(long, help_heading = "Objects")]
     pub(crate) dynamic: bool,
+    /// Every server of the pool sends the same chunks of the same response (needs a store)
+    ///
+    /// A response in chunks has no ranges: another server sends the whole response again, and the member throws the
+    /// bytes away that the client has, at most --discard-limit. If a server sends chunks of other lengths than another,
+    /// downloads break. The chunks of a compression on the fly depend on the speed of the client: nginx's gzip is not
+    /// deterministic.
+    #[arg(long, help_heading = "Objects")]
+    pub(crate) deterministic_chunks: bool,
     /// Most bytes to read and to throw away if the server ignores a range (at most 1GiB)
     #[arg(long, value_name = "BYTES", default_value = "1GiB", value_parser = units::bytes, help_heading = "Objects")]
     pub(crate) discard_limit: u64,

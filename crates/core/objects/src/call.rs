@@ -114,6 +114,7 @@ mod tests {
             },
             turns: vec![turn],
             inputs: None,
+            chunks: None,
         };
         let key = FlowKey::new(([10, 0, 0, 3], 4000).into(), ([10, 0, 9, 9], 80).into());
         let call = packet(key, &PoolKey([1; 16]), &record).unwrap();

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use http1::chunks::Chunks;
 use wire::SeqNumber;
 
 use crate::isn::Slot;
@@ -101,7 +102,16 @@ impl Turn {
     /// Whether the whole response has left.
     #[must_use]
     pub fn is_answered(&self) -> bool {
-        self.phase == Phase::Body && self.response_len.is_some_and(|len| self.sent >= len)
+        self.phase == Phase::Body && self.response_len().is_some_and(|len| self.sent >= len)
+    }
+
+    /// Bytes of head and body. `None`: the end of the response has not come yet.
+    #[must_use]
+    pub const fn response_len(&self) -> Option<u64> {
+        match self.end {
+            ResponseEnd::After(len) => Some(len),
+            ResponseEnd::AtClose | ResponseEnd::AtLastChunk(_) => None,
+        }
     }
 }
 
@@ -204,8 +214,8 @@ pub struct Turn {
     pub request_end: SeqNumber,
     /// First byte of the response, as the client sees the number.
     pub response_start: SeqNumber,
-    /// Bytes of head and body; `None`: the response ends with the connection.
-    pub response_len: Option<u64>,
+    /// Where the response ends.
+    pub end: ResponseEnd,
     /// Bytes of the response that the client has acknowledged.
     pub acked: u64,
     /// Bytes of the response that have left.
@@ -224,6 +234,26 @@ pub struct Turn {
     pub repeats: u8,
     /// Bytes of the guarded request that the client was told to have arrived, at most [`RELEASED_MAX`].
     pub released: u8,
+}
+
+/// Where a response ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResponseEnd {
+    /// After this many bytes of head and body.
+    After(u64),
+    /// With the connection.
+    AtClose,
+    /// With the last chunk, which has not come yet.
+    AtLastChunk(ChunkedBody),
+}
+
+/// A body in chunks, as far as it was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ChunkedBody {
+    /// The reader.
+    pub chunks: Chunks,
+    /// First byte that was not read, as the client sees the number.
+    pub next: SeqNumber,
 }
 
 /// How far a turn is (TRODS 3.2).
@@ -304,7 +334,8 @@ pub enum Unprotected {
     /// The response header is in several segments, or longer than 2,047 bytes.
     #[error("a response header in several segments, or of 2048 bytes or more")]
     Header,
-    /// A response in chunks.
+    /// A response in chunks, and the operator does not say that every server sends the same chunks. Or the chunks are
+    /// in doubt.
     #[error("a chunked response")]
     Chunked,
     /// A later response on a connection, longer than a timestamp can tell.

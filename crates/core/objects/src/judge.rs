@@ -25,6 +25,8 @@ pub struct JudgeRules {
     pub check: VersionCheck,
     /// Most bytes that are taken from a server and thrown away, because the server ignores ranges.
     pub discard_limit: u64,
+    /// Every server sends the same chunks of the same response.
+    pub takes_chunks: bool,
 }
 
 /// What becomes of the connection.
@@ -113,6 +115,28 @@ fn decide(
     }
 }
 
+/// Judges the head of a response in chunks, which begins anew, to a client that has `offset` bytes of the body of the
+/// recorded version.
+///
+/// # Errors
+/// The response cannot be known to be the same.
+pub fn judge_chunks(
+    (recorded, offset): (&ObjectVersion, u64),
+    (version, response): (&ObjectVersion, &ResponseHead<'_>),
+    rules: JudgeRules,
+) -> Result<(), Refusal> {
+    let is_same_form = response.status == 200 && response.body == BodyLength::Chunked;
+    if !is_same_form || !rules.takes_chunks {
+        return Err(Refusal::Part);
+    }
+    let compared = recorded.compare_validators(version, rules.check);
+    compared.map_err(Refusal::Version)?;
+    if offset > rules.discard_limit {
+        return Err(Refusal::DiscardLimit { bytes: offset });
+    }
+    Ok(())
+}
+
 fn same_version(
     download: &Download,
     version: &ObjectVersion,
@@ -173,6 +197,7 @@ mod tests {
     const RULES: JudgeRules = JudgeRules {
         check: VersionCheck::Etag,
         discard_limit: 500,
+        takes_chunks: false,
     };
 
     fn version(etag: &str, len: u64) -> ObjectVersion {

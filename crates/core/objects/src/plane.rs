@@ -80,6 +80,8 @@ pub struct Settings {
     pub withhold: Duration,
     /// Responses may have inputs ([`http1::edit::INPUTS_FIELD`]).
     pub takes_inputs: bool,
+    /// Every server sends the same chunks of the same response.
+    pub takes_chunks: bool,
     /// Packets between hosts of the pool are in UDP. The model sees the packets before, and after.
     pub encapsulates: bool,
 }

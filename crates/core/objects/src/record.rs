@@ -3,9 +3,12 @@
 //!
 //! | bytes of a sealed record | |
 //! |---|---|
-//! | 0 | version of the format: 1, or 2 of a response with inputs |
+//! | 0 | version of the format: 1, 2 of a response with inputs, or 3 of a response in chunks |
 //! | 1..25 | nonce |
-//! | 25.. | [`Record`], in version 2 with the inputs behind, encrypted, and a tag of 16 bytes |
+//! | 25.. | [`Record`], encrypted, and a tag of 16 bytes |
+//!
+//! Behind the fields of version 1, a record of version 2 has the inputs, and a record of version 3 the inputs, if any,
+//! and the [`Beginning`].
 //!
 //! The operator of the store can delete a record, and can put an older record of the same connection in its place. The
 //! operator can neither read nor forge a record, nor move a record to another connection: the name of the record
@@ -23,6 +26,7 @@ mod seal;
 
 use alloc::vec::Vec;
 
+use blake2::{Blake2s256, Digest as _};
 use http1::range::RangeRequest;
 use http1::version::ObjectVersion;
 use serde::{Deserialize, Serialize};
@@ -64,6 +68,36 @@ pub struct Record {
     /// Inputs of the response of the last turn, at most [`INPUTS_LEN_MAX`] bytes.
     #[serde(skip)]
     pub inputs: Option<Vec<u8>>,
+    /// The response of the last turn is in chunks.
+    #[serde(skip)]
+    pub chunks: Option<Beginning>,
+}
+
+/// The first bytes of a body in chunks, as many as its first segment has. The chunks of another server may have other
+/// lengths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beginning {
+    len: u16,
+    digest: [u8; 32],
+}
+
+impl Beginning {
+    /// Of a body that begins with these bytes.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX);
+        Self {
+            len,
+            digest: Blake2s256::digest(&bytes[..usize::from(len)]).into(),
+        }
+    }
+
+    /// Whether a body begins with the same bytes. `None`: `bytes` are too few.
+    #[must_use]
+    pub fn compare(&self, bytes: &[u8]) -> Option<bool> {
+        let same_len = bytes.get(..usize::from(self.len))?;
+        Some(Self::of(same_len) == *self)
+    }
 }
 
 /// The options that client and server have agreed on: exact, other than [`crate::timestamp::ClientOptions`].
@@ -101,7 +135,7 @@ pub struct StoredAnswer {
     pub start: SeqNumber,
     /// Length of the head, bytes.
     pub header_len: u32,
-    /// Bytes of head and body. `None`: the response ends with the connection.
+    /// Bytes of head and body. `None`: the response ends with the connection, or is in chunks.
     pub response_len: Option<u64>,
     /// First byte of the object that the response has.
     pub first_byte: u64,

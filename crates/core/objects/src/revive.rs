@@ -14,6 +14,7 @@
 //! While a revival is under way, the programs let no segment pass: segments of both sides come here.
 
 mod flow;
+mod judged;
 mod numbers;
 mod outcome;
 mod position;
@@ -25,14 +26,11 @@ mod tests;
 use alloc::{boxed::Box, vec::Vec};
 use core::time::Duration;
 
-use http1::date;
 use http1::edit::{request_for_rest, request_with_inputs};
 use http1::range::RangeRequest;
-use http1::version::{ObjectVersion, VersionCheck};
-use http1::{BodyLength, Doubt, ResponseHead, parse_request, parse_response};
+use http1::{Doubt, parse_request, parse_response};
 use wire::{FlowKey, Segment, SeqNumber, SynOptions, Timestamps};
 
-use self::flow::Answer;
 use self::numbers::of_numbers;
 pub use self::outcome::{Action, Reason, Rejected};
 pub(crate) use self::position::Fit;
@@ -42,9 +40,9 @@ use self::segments::{Received, has_bytes_behind_hole};
 use crate::flaws::Flaws;
 use crate::flow::{Flow, RELEASED_BEYOND, RELEASED_MAX, Unprotected};
 use crate::isn;
-use crate::judge::{Download, JudgeRules, Refusal, Verdict, judge};
+use crate::judge::{JudgeRules, Refusal};
 use crate::key::PoolKey;
-use crate::record::{Record, StoredAnswer, StoredOptions, StoredTurn};
+use crate::record::{Beginning, Record, StoredAnswer, StoredOptions, StoredTurn};
 use crate::revivals::{AskedRequest, CLIENT_PAUSE_MAX};
 use crate::timestamp::{State, Timestamp};
 use crate::unreachable;
@@ -98,6 +96,8 @@ pub struct Revival {
     /// The turn of the record, if the position is of a record, and the inputs of its response.
     stored: Option<StoredTurn>,
     inputs: Option<Vec<u8>>,
+    /// The response of that turn is in chunks.
+    chunks: Option<Beginning>,
     /// Number of the next request, of a client without timestamps.
     next_turn: Option<u32>,
     /// The request that was passed to the server as it is, of such a client.
@@ -284,6 +284,7 @@ impl Revival {
             position,
             stored: stored.cloned(),
             inputs: record.ok().and_then(|record| record.inputs.clone()),
+            chunks: record.ok().and_then(|record| record.chunks),
             next_turn: untold.map(|turn| turn.number.wrapping_add(1)),
             asked: None,
             stage: Stage::AwaitsRequest {
@@ -621,7 +622,7 @@ impl Revival {
             Ok(Some(head)) => head,
             Err(doubt) => return self.refuse(Refusal::Doubt(doubt).into()),
         };
-        let judged = self.judged(question, &head);
+        let judged = self.judged(question, &head, received.bytes());
         if (500..=599).contains(&head.status)
             && let Some(pause) = FAILURE_PAUSES.get(self.failures)
         {
@@ -629,7 +630,8 @@ impl Revival {
         }
         let (question, connected, received) = (question.clone(), *connected, received.clone());
         match judged {
-            Ok(answer) => {
+            Ok(None) => self.acknowledge(&connected, &received),
+            Ok(Some(answer)) => {
                 self.stage = Stage::Done;
                 let splice = flow::Splice {
                     client: &self.client,
@@ -659,80 +661,6 @@ impl Revival {
         self.tries = 0;
         self.retry_at = at;
         resets
-    }
-
-    fn judged(&self, question: &Question, head: &ResponseHead<'_>) -> Result<Answer, Reason> {
-        let Position::Body { offset, .. } = self.position else {
-            return Err(Reason::Answer(Refusal::Part));
-        };
-        let known = u64::from(offset > 0);
-        let version = match head.status {
-            200 | 206 => {
-                let version = ObjectVersion::of(head).map_err(Refusal::Doubt)?;
-                let first = self.flaws.first_byte(question.own_range_start());
-                let (rules, key) = (&self.rules, &self.key);
-                let is_of_record = self
-                    .stored_answer()
-                    .map(|answer| answer.first_byte == first);
-                let is_same = is_of_record
-                    .unwrap_or_else(|| self.position.has_version(rules, key, &version, first));
-                if !is_same {
-                    return Err(Reason::Version);
-                }
-                if self.position.is_tagged() && self.was_modified(&version) {
-                    return Err(Reason::Modified);
-                }
-                version
-            }
-            status @ (404 | 410) => return Err(Refusal::Gone { status }.into()),
-            500..=599 => return Err(Reason::NoServer),
-            status => return Err(Refusal::Condition { status }.into()),
-        };
-        let range = question
-            .own_range
-            .resolve(version.complete_len.unwrap_or(0));
-        // The record has the whole version. Of the echo, the tag was compared above.
-        let of_record = self.stored_answer().map(|answer| answer.version.clone());
-        let download = Download {
-            range: range.ok_or(Reason::Answer(Refusal::Part))?,
-            offset: offset - known,
-            version: of_record.unwrap_or(version),
-        };
-        if head.body == BodyLength::Chunked {
-            return Err(Reason::Answer(Refusal::Part));
-        }
-        let mut rules = self.rules.judge;
-        // With equal inputs the service repeats the bytes, and a dynamic response may have no validators.
-        let has_validators =
-            download.version.etag.is_some() || download.version.last_modified.is_some();
-        if self.inputs.is_some() && !has_validators {
-            rules.check = VersionCheck::Length;
-        }
-        let discard = match judge(&download, head, rules) {
-            Verdict::Splice { discard } => discard + known,
-            Verdict::Retry => return Err(Reason::NoServer),
-            Verdict::Reset(refusal) => return Err(refusal.into()),
-        };
-        let range = download.range;
-        Ok(Answer {
-            head_len: head.len,
-            discard,
-            part_len: range.last() - range.first() + 1,
-            is_complete: range.rest_from(offset).is_none(),
-        })
-    }
-
-    fn stored_answer(&self) -> Option<&StoredAnswer> {
-        self.stored.as_ref()?.answer.as_ref()
-    }
-
-    /// Whether the object is younger than the download may be.
-    fn was_modified(&self, version: &ObjectVersion) -> bool {
-        let modified = version.last_modified.as_deref().and_then(date::parse);
-        let began = self
-            .position
-            .began(self.rules.unix_now, self.rules.withhold);
-        modified.is_some_and(|time| time + CLOCK_DIFFERENCE >= began)
     }
 
     fn refuse(&mut self, reason: Reason) -> Vec<Action> {
@@ -775,7 +703,11 @@ impl Revival {
                 let own = own_range.unwrap_or(RangeRequest::From(0));
                 let rest = rest(own, offset.saturating_sub(1)).ok_or(Reason::OwnRange)?;
                 let doubtful = |doubt: Doubt| Reason::Answer(Refusal::Doubt(doubt));
-                let edited = request_for_rest(request, rest, None, false).map_err(doubtful)?;
+                let edited = match self.chunks {
+                    // No range of chunks can be asked for.
+                    Some(_) => request[..head.len].to_vec(),
+                    None => request_for_rest(request, rest, None, false).map_err(doubtful)?,
+                };
                 match &self.inputs {
                     Some(inputs) => request_with_inputs(&edited, inputs).map_err(doubtful)?,
                     None => edited,

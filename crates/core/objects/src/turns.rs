@@ -20,7 +20,7 @@ use wire::{FlowKey, Segment, SeqNumber};
 
 use crate::flow::{Flow, Mode, Phase};
 use crate::record::{
-    INPUTS_LEN_MAX, REQUEST_LEN_MAX, Record, StoredAnswer, StoredOptions, StoredTurn,
+    Beginning, INPUTS_LEN_MAX, REQUEST_LEN_MAX, Record, StoredAnswer, StoredOptions, StoredTurn,
 };
 use crate::records::GENERATIONS_OF_CLOCK_DIFFERENCE;
 use crate::revivals::AskedRequest;
@@ -231,7 +231,6 @@ impl Exchange {
         if !is_of || request_len != self.request.len() || request_len > REQUEST_LEN_MAX {
             return None;
         }
-        let answer = self.answer(turn.response_start)?;
         let inputs = match turn.inputs_end {
             Some(_) => Some(self.inputs().ok()??),
             None => None,
@@ -242,6 +241,8 @@ impl Exchange {
         {
             return None;
         }
+        let mut answer = self.answer(turn.response_start)?;
+        answer.response_len = answer.response_len.or(turn.response_len());
         let stored = StoredTurn {
             number: turn.number,
             request_start: self.request_start,
@@ -266,7 +267,15 @@ impl Exchange {
             options: StoredOptions::of(flow),
             turns: Vec::from([stored]),
             inputs,
+            chunks: self.beginning(),
         })
+    }
+
+    /// Of a body in chunks, as far as the first segment has the body.
+    fn beginning(&self) -> Option<Beginning> {
+        let head = self.response_head()?;
+        let bytes = self.response.as_ref()?.bytes.get(head.len..)?;
+        (head.body == BodyLength::Chunked).then(|| Beginning::of(bytes))
     }
 
     fn answer(&self, start: SeqNumber) -> Option<StoredAnswer> {
@@ -283,8 +292,7 @@ impl Exchange {
             header_len,
             response_len: match head.body {
                 BodyLength::Bytes(len) => Some(u64::from(header_len) + len),
-                BodyLength::UntilClose => None,
-                BodyLength::Chunked => return None,
+                BodyLength::UntilClose | BodyLength::Chunked => None,
             },
             first_byte,
             acked: 0,

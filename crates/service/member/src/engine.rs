@@ -1,5 +1,6 @@
 //! The event loop's work.
 
+mod config;
 mod requests;
 mod status;
 
@@ -30,9 +31,10 @@ use objects::{
 use protocol::pool::{Config, Encapsulation};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use south_model::CrashOn;
-use supervise::{Addresses, Cgroup, Command, Exit, TcpState, connection_states, destroy_sockets};
+use supervise::{Addresses, Cgroup, Exit, TcpState, connection_states, destroy_sockets};
 use wire::FlowKey;
 
+pub(crate) use self::config::MemberConfig;
 pub(crate) use self::status::UNGUARDED;
 use crate::{
     claiming::{Claiming, Decided},
@@ -41,7 +43,7 @@ use crate::{
     error::{MemberError, SystemContext},
     event::{Event, exit_words},
     operator::Operator,
-    pool_client::{Admission, PoolClient, PoolSettings, PoolView},
+    pool_client::{Admission, PoolClient, PoolView},
     records::Records,
     revivals::{Revivals, owned},
     server::ServerProcess,
@@ -57,25 +59,6 @@ const UPKEEP_PERIOD: Duration = Duration::from_secs(5);
 const ADDRESS_LIFETIME: Duration = Duration::from_secs(600);
 
 const ROUTE_LOOKUP: &str = "ask the kernel for the route to another member";
-
-/// Settings of a member.
-#[derive(Debug, Clone)]
-pub(crate) struct MemberConfig {
-    /// The balancer, and who asks.
-    pub(crate) pool: PoolSettings,
-    /// The server.
-    pub(crate) command: Command,
-    /// Most bytes that are taken from the server and thrown away, because the server ignores ranges.
-    pub(crate) discard_limit: u64,
-    /// Objects never change under a name.
-    pub(crate) is_immutable: bool,
-    /// Longest time for which a request stays unacknowledged.
-    pub(crate) withhold: Duration,
-    /// Responses may have inputs.
-    pub(crate) takes_inputs: bool,
-    /// First of the eight marks of the member's packets.
-    pub(crate) mark: u32,
-}
 
 /// A member.
 pub(crate) struct Member {
@@ -142,6 +125,7 @@ impl Service {
             judge: JudgeRules {
                 check: pool.version_check,
                 discard_limit: config.discard_limit,
+                takes_chunks: config.takes_chunks,
             },
             incarnation: 1,
             unix_now: Duration::ZERO,
@@ -245,6 +229,7 @@ impl Member {
             is_immutable: config.is_immutable,
             withhold: config.withhold,
             takes_inputs: config.takes_inputs,
+            takes_chunks: config.takes_chunks,
             encapsulated_at: service.encapsulation_port.as_ref().map(|it| it.address),
         };
         let plane = MemberPlane::load(&plane_settings, pins)?;

@@ -104,8 +104,10 @@ pub enum MemberError {
     /// A URL of a store from the balancer.
     #[error("the balancer's --store: {0}")]
     StoreUrl(store::UrlError),
-    /// Responses with inputs, and no store for these.
-    #[error("--dynamic needs a store: start `outlive balance` with --store")]
+    /// Responses with inputs or in chunks, and no store for these.
+    #[error(
+        "--dynamic and --deterministic-chunks need a store: start `outlive balance` with --store"
+    )]
     NoStore,
     /// Terms of leases that no balancer has.
     #[error("the terms of the balancer's leases: {0}")]

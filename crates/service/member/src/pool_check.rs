@@ -215,8 +215,9 @@ fn of_object(
         return Finding::bad(target, "no_members", "no member has answered");
     };
     if let Some((name, _)) = heads.iter().find(|(_, head)| head.is_chunked) {
-        let words =
-            format!("chunked on {name}: not protected; serve a file, or switch compression off");
+        let words = format!(
+            "chunked on {name}: not protected; serve a file, switch compression off, or see --deterministic-chunks"
+        );
         return Finding::bad(target, "chunked", words).into_warning();
     }
     for (other, head) in rest {

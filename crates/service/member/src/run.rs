@@ -57,6 +57,8 @@ pub struct Options {
     pub withhold: Duration,
     /// Responses may have inputs (`X-TRODS`).
     pub takes_inputs: bool,
+    /// Every server sends the same chunks of the same response.
+    pub takes_chunks: bool,
     /// Address of the metrics.
     pub metrics: Option<SocketAddr>,
     /// How long a member that is asked to stop waits for the end of its connections.
@@ -79,7 +81,7 @@ pub fn run(
     let mut operator = Operator::start(&options.name, socket, options.metrics)?;
     let (pool, claims, probes) = pool_settings(options)?;
     let settings = settings_of(&pool)?;
-    if options.takes_inputs && settings.store.is_none() {
+    if (options.takes_inputs || options.takes_chunks) && settings.store.is_none() {
         return Err(MemberError::NoStore);
     }
     let service = settings.addresses.clone();
@@ -99,6 +101,7 @@ pub fn run(
         is_immutable: options.is_immutable,
         withhold: options.withhold,
         takes_inputs: options.takes_inputs,
+        takes_chunks: options.takes_chunks,
         // Not 0 (unmarked packets), and not a mark that another program is likely to use.
         mark: rand::rng().random_range(0x4000_0000..0xf000_0000),
     };

@@ -36,6 +36,8 @@ const struct member_control *generate_member_control;
 const struct store_confirmation *generate_store_confirmation;
 enum object_phase generate_object_phase;
 enum store_kind generate_store_kind;
+enum chunk_place generate_chunk_place;
+enum chunk_constant generate_chunk_constant;
 enum object_mode generate_object_mode;
 enum unprotected_object generate_unprotected_object;
 enum object_event_kind generate_object_event_kind;

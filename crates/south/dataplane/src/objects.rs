@@ -86,6 +86,8 @@ pub struct MemberSettings {
     pub withhold: Duration,
     /// Responses may have inputs ([`http1::edit::INPUTS_FIELD`]).
     pub takes_inputs: bool,
+    /// Every server sends the same chunks of the same response.
+    pub takes_chunks: bool,
     /// Packets between hosts of the pool are in UDP, and come to this address of the host. `None`: as frames.
     pub encapsulated_at: Option<IpAddr>,
 }
@@ -173,6 +175,7 @@ impl MemberPlane {
             version_check: version_check_code(settings.version_check),
             is_immutable: settings.is_immutable.into(),
             takes_inputs: settings.takes_inputs.into(),
+            takes_chunks: settings.takes_chunks.into(),
             gated: 1,
             withhold_ns: nanos(settings.withhold),
             encapsulates: settings.encapsulated_at.is_some().into(),
@@ -624,5 +627,15 @@ mod tests {
             last.last().copied().map(u32::from),
             Some(abi::unprotected_object::OBJECT_TOO_LONG.0)
         );
+    }
+
+    #[test]
+    fn programs_read_chunks_as_far_as_the_model() {
+        let mut reader = http1::chunks::Chunks::new();
+        reader.take(b"0\r\n\r\n").unwrap();
+        let (done, _) = reader.parts();
+        assert_eq!(u32::from(done), abi::chunk_place::CHUNK_DONE.0);
+        let steps = abi::chunk_constant::CHUNK_STEPS_MOST.0;
+        assert_eq!(http1::chunks::STEP_COUNT_MAX, steps);
     }
 }

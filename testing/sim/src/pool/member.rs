@@ -120,6 +120,7 @@ fn plane(scenario: &PoolScenario, service: SocketAddr, clock: &Clock) -> Plane {
         is_immutable: false,
         withhold: WITHHOLD_MAX,
         takes_inputs: false,
+        takes_chunks: false,
         encapsulates: false,
     });
     plane.plant(flaws(scenario));

@@ -125,6 +125,7 @@ impl Talk {
             is_immutable: false,
             withhold: WITHHOLD_MAX,
             takes_inputs,
+            takes_chunks: false,
             encapsulates: false,
         });
         plane.accept(true);

@@ -29,7 +29,7 @@ use super::packet::{
     ACK_OFFSET, Network, Options, Packet, SEQ_OFFSET, Segment, WINDOW_OFFSET, find_options,
     length32, overwrite, write32,
 };
-use super::request::{advance_nxt, on_server_payload, sent_end};
+use super::request::{advance_nxt, follow_chunks, on_server_payload, sent_end};
 use super::turned::self_ack;
 use super::{
     CopyKind, Counter, Event, MARK_CLIENT_SPACE, MARK_FROM_SERVER, MARK_QUEUED, MARK_SERVER_SPACE,
@@ -155,18 +155,24 @@ fn egress_flow(
         segment.commit(packet, header);
         return Verdict::Next;
     }
-    if len > 0 && seq.before(flow.server.floor) {
-        let ack = (seq + len).min_seq(flow.server.floor) - flow.server.delta;
-        return self_ack(shared, packet, flow, segment, ack);
-    }
+    let is_before = len > 0 && seq.before(flow.server.floor);
     let payload_end = seq + length32(segment.payload_len);
-    if segment.payload_len > 0 && payload_end.after(sent_end(&flow.client, &flow.server)) {
-        let payload = segment.payload(&packet.bytes);
+    let payload = segment.payload(&packet.bytes);
+    let is_new = payload_end.after(sent_end(&flow.client, &flow.server));
+    if segment.payload_len > 0 && is_new && !is_before {
         let had_answer = flow.turn.phase == Phase::Body;
         on_server_payload(shared, key, flow, segment, payload, payload_end);
         if !had_answer && flow.turn.phase == Phase::Body && flow.turn.is_guarded {
             shared.copy_beginning(key, CopyKind::Response, packet, segment);
         }
+    }
+    // As if lost: the server's TCP sends the missing bytes, and these, again.
+    if segment.payload_len > 0 && !follow_chunks(shared, key, flow, (seq, payload)) {
+        return Verdict::Withheld;
+    }
+    if is_before {
+        let ack = (seq + len).min_seq(flow.server.floor) - flow.server.delta;
+        return self_ack(shared, packet, flow, segment, ack);
     }
     let has_inputs = { flow.turn.inputs_end }.is_some_and(|end| seq.before(end) && !is_own);
     if len > 0 && (flow.awaits_store() || has_inputs) {

@@ -7,7 +7,8 @@ use wire::{Flags, FlowKey, SeqNumber};
 use super::packet::{ACK_OFFSET, Options, Packet, SEQ_OFFSET, Segment, find_options, write32};
 use super::{Counter, Life, Plane, StoreKind, Verdict};
 use crate::flow::{
-    Client, Flow, Mode, POOL_WINDOW_SCALE, Phase, Server, States, Storage, Turn, Unprotected,
+    Client, Flow, Mode, POOL_WINDOW_SCALE, Phase, ResponseEnd, Server, States, Storage, Turn,
+    Unprotected,
 };
 use crate::isn::{self, Slot};
 use crate::key::PoolKey;
@@ -187,7 +188,7 @@ const fn before_first_request(request_end: SeqNumber, began: Duration) -> Turn {
         request_start: SeqNumber(0),
         request_end,
         response_start: SeqNumber(0),
-        response_len: Some(0),
+        end: ResponseEnd::After(0),
         acked: 0,
         sent: 0,
         asked_at: began,

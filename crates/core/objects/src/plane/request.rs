@@ -3,13 +3,15 @@
 
 use core::time::Duration;
 
+use http1::chunks::Chunks;
 use http1::{BodyLength, Method, parse_request, parse_response};
 use wire::{FlowKey, SeqNumber};
 
-use super::packet::Segment;
+use super::packet::{Segment, length32};
 use super::{Event, LARGEST_WINDOW, Shared, StoreKind, TURN_COPY_LEN_MAX, advance};
 use crate::flow::{
-    Client, Flow, Phase, RELEASE_STEP, RELEASED_BEYOND, RELEASED_MAX, Server, Turn, Unprotected,
+    ChunkedBody, Client, Flow, Phase, RELEASE_STEP, RELEASED_BEYOND, RELEASED_MAX, ResponseEnd,
+    Server, Turn, Unprotected,
 };
 use crate::head::{RequestSummary, ResponseSummary};
 use crate::isn::Slot;
@@ -62,7 +64,7 @@ impl Turn {
             request_start: start,
             request_end: start + u32::try_from(len).unwrap_or(0),
             response_start,
-            response_len: None,
+            end: ResponseEnd::AtClose,
             acked: 0,
             sent: 0,
             asked_at,
@@ -94,7 +96,7 @@ impl Turn {
             client.ack = ack;
         }
         // Also with the last bytes of a request that the server has answered before.
-        let is_acked = self.response_len.is_some_and(|len| self.acked >= len);
+        let is_acked = self.response_len().is_some_and(|len| self.acked >= len);
         let is_asked = !client.nxt.before(self.request_end) || !end.before(self.request_end);
         if self.phase != Phase::Body || !is_acked || !is_asked {
             return false;
@@ -107,8 +109,8 @@ impl Turn {
 
     /// The server ends the response by closing.
     pub(super) const fn on_server_fin(&mut self) {
-        if matches!(self.phase, Phase::Body) && self.response_len.is_none() {
-            self.response_len = Some(self.sent);
+        if matches!(self.phase, Phase::Body) && self.response_len().is_none() {
+            self.end = ResponseEnd::After(self.sent);
         }
     }
 }
@@ -276,7 +278,7 @@ pub(super) fn on_server_payload(
     let turn = &flow.turn;
     let sent_end = sent_end(&flow.client, &flow.server);
     let sent = turn.sent + u64::from(end.0.wrapping_sub(sent_end.0));
-    if turn.response_len.is_some_and(|len| sent > len) {
+    if turn.response_len().is_some_and(|len| sent > len) {
         read = read.and(Err(Unprotected::Server));
     }
     let (limit, reason) = match turn.number {
@@ -308,6 +310,55 @@ fn on_limit(shared: &Shared, flow: &mut Flow, reason: Unprotected) -> Result<(),
     Ok(())
 }
 
+/// The end of a response in chunks: also in bytes that the client has from another server. False: bytes before the
+/// segment are missing.
+pub(super) fn follow_chunks(
+    shared: &mut Shared,
+    key: FlowKey,
+    flow: &mut Flow,
+    (seq, payload): (SeqNumber, &[u8]),
+) -> bool {
+    let ResponseEnd::AtLastChunk(body) = flow.turn.end else {
+        return true;
+    };
+    let end = seq + length32(payload.len());
+    if flow.unprotected.is_some() || flow.turn.phase != Phase::Body || !end.after(body.next) {
+        return true;
+    }
+    if seq.after(body.next) {
+        return false;
+    }
+    let sent_end = sent_end(&flow.client, &flow.server);
+    if let Err(reason) = flow.turn.read_chunks(body, (seq, payload), sent_end) {
+        shared.lose_protection(key, flow, reason);
+    }
+    true
+}
+
+impl Turn {
+    /// An error: the bytes are no chunks, or the server says more than the response.
+    fn read_chunks(
+        &mut self,
+        mut body: ChunkedBody,
+        (seq, payload): (SeqNumber, &[u8]),
+        sent_end: SeqNumber,
+    ) -> Result<(), Unprotected> {
+        let read = usize::try_from(body.next.0.wrapping_sub(seq.0)).unwrap_or(usize::MAX);
+        let new = payload.get(read..).unwrap_or_default();
+        let taken = body.chunks.take(new).map_err(|_| Unprotected::Chunked)?;
+        body.next += length32(taken);
+        self.end = ResponseEnd::AtLastChunk(body);
+        if body.chunks.is_done() {
+            let behind = body.next.0.wrapping_sub(sent_end.0).cast_signed();
+            self.end = ResponseEnd::After(self.sent.wrapping_add_signed(behind.into()));
+            if taken < new.len() {
+                return Err(Unprotected::Server);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The head of a response. An error: why the rest of the response is not protected.
 fn on_response_head(
     shared: &Shared,
@@ -329,7 +380,8 @@ fn on_response_head(
         // Without its inputs no server repeats the response.
         flow.turn.is_guarded &= shared.life.store != StoreKind::None;
     }
-    if summary.body == BodyLength::Chunked {
+    let is_repeatable = shared.settings.takes_chunks && shared.life.store != StoreKind::None;
+    if summary.body == BodyLength::Chunked && (!is_repeatable || summary.status == 206) {
         return Err(Unprotected::Chunked);
     }
     if summary.has_parts {
@@ -341,11 +393,15 @@ fn on_response_head(
     }
     let first = summary.part.map_or(0, |part| part.first());
     let word = version_word(summary.version, shared.flaws.first_byte(first));
-    flow.turn.response_len = match summary.body {
-        BodyLength::Bytes(len) => Some(head_len + len),
-        BodyLength::Chunked | BodyLength::UntilClose => None,
-    };
     let header_len = u16::try_from(head_len).unwrap_or(u16::MAX);
+    flow.turn.end = match summary.body {
+        BodyLength::Bytes(len) => ResponseEnd::After(head_len + len),
+        BodyLength::Chunked => ResponseEnd::AtLastChunk(ChunkedBody {
+            chunks: Chunks::new(),
+            next: flow.turn.response_start + u32::from(header_len),
+        }),
+        BodyLength::UntilClose => ResponseEnd::AtClose,
+    };
     flow.states.body = if flow.turn.number > 0 {
         let start = flow.turn.response_start + u32::from(header_len);
         later_state(shared, &key, flow, start, word)
@@ -436,7 +492,11 @@ pub(super) const fn sent_end(client: &Client, server: &Server) -> SeqNumber {
 pub(super) fn last_ack(flow: &Flow) -> SeqNumber {
     let (turn, server) = (&flow.turn, &flow.server);
     let sent_end = sent_end(&flow.client, server);
-    let left = turn.response_len.and_then(|len| len.checked_sub(turn.sent));
+    let left = match turn.end {
+        ResponseEnd::After(len) => len.checked_sub(turn.sent),
+        ResponseEnd::AtLastChunk(_) => Some(LARGEST_WINDOW.into()),
+        ResponseEnd::AtClose => None,
+    };
     let left = left.and_then(|left| u32::try_from(left).ok());
     let left = left.filter(|left| *left <= LARGEST_WINDOW && turn.phase == Phase::Body);
     match left {

@@ -61,6 +61,7 @@ impl Member {
             is_immutable: false,
             withhold: WITHHOLD_MAX,
             takes_inputs: false,
+            takes_chunks: false,
             encapsulates: false,
         });
         plane.accept(true);

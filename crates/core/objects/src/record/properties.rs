@@ -20,7 +20,11 @@ pub fn record(bytes: &[u8]) {
         flow,
     );
     assert!(Record::open(bytes, &key, &name).is_err());
-    for read in [Record::of_plain(bytes), Record::of_plain_with_inputs(bytes)] {
+    for read in [
+        Record::of_plain(bytes),
+        Record::of_plain_with_inputs(bytes),
+        Record::of_plain_in_chunks(bytes),
+    ] {
         match read {
             Ok(record) => match record.seal(&key, &name, [3; 24]) {
                 Ok(sealed) => assert_eq!(Record::open(&sealed, &key, &name), Ok(record)),

@@ -6,13 +6,14 @@ use core::fmt;
 use chacha20poly1305::aead::{Aead as _, Payload};
 use chacha20poly1305::{KeyInit as _, XChaCha20Poly1305, XNonce};
 
-use super::{Record, StoreKey};
+use super::{Beginning, Record, StoreKey};
 use crate::key::PoolKey;
 
 const RECORD_LABEL: &[u8] = b"outlive store record 1";
-/// Versions of the format. A member of the version before reads the records that have no inputs.
+/// Versions of the format. A member of an earlier version reads the records of responses that it can repeat.
 const FORMAT_VERSION: u8 = 1;
 const FORMAT_VERSION_WITH_INPUTS: u8 = 2;
+const FORMAT_VERSION_IN_CHUNKS: u8 = 3;
 /// Length of a nonce, bytes.
 pub const NONCE_LEN: usize = 24;
 const HEAD_LEN: usize = 1 + NONCE_LEN;
@@ -70,11 +71,15 @@ impl Record {
         if !self.is_valid() {
             return Err(RecordError::Limit);
         }
-        let (version, plain) = match &self.inputs {
-            None => (FORMAT_VERSION, postcard::to_allocvec(self)),
-            Some(inputs) => (
+        let (version, plain) = match (&self.inputs, &self.chunks) {
+            (None, None) => (FORMAT_VERSION, postcard::to_allocvec(self)),
+            (Some(inputs), None) => (
                 FORMAT_VERSION_WITH_INPUTS,
                 postcard::to_allocvec(&(self, inputs)),
+            ),
+            (inputs, Some(beginning)) => (
+                FORMAT_VERSION_IN_CHUNKS,
+                postcard::to_allocvec(&(self, inputs, beginning)),
             ),
         };
         let plain = plain.map_err(|_| RecordError::Limit)?;
@@ -96,7 +101,7 @@ impl Record {
     /// All but [`RecordError::Limit`].
     pub fn open(bytes: &[u8], key: &RecordKey, name: &StoreKey) -> Result<Self, RecordError> {
         let version = *bytes.first().ok_or(RecordError::Forged)?;
-        if !matches!(version, FORMAT_VERSION | FORMAT_VERSION_WITH_INPUTS) {
+        if !(FORMAT_VERSION..=FORMAT_VERSION_IN_CHUNKS).contains(&version) {
             return Err(RecordError::Version(version));
         }
         if !(HEAD_LEN..=SEALED_LEN_MAX).contains(&bytes.len()) {
@@ -111,7 +116,8 @@ impl Record {
         let plain = plain.map_err(|_| RecordError::Forged)?;
         match version {
             FORMAT_VERSION => Self::of_plain(&plain),
-            _ => Self::of_plain_with_inputs(&plain),
+            FORMAT_VERSION_WITH_INPUTS => Self::of_plain_with_inputs(&plain),
+            _ => Self::of_plain_in_chunks(&plain),
         }
     }
 
@@ -130,6 +136,23 @@ impl Record {
             Ok(((record, inputs), [])) => {
                 let inputs = Some(inputs);
                 Some(Self { inputs, ..record }).filter(Self::is_valid)
+            }
+            _ => None,
+        }
+        .ok_or(RecordError::Contents)
+    }
+
+    /// The same, of a response in chunks.
+    pub(super) fn of_plain_in_chunks(plain: &[u8]) -> Result<Self, RecordError> {
+        match postcard::take_from_bytes::<(Self, Option<Vec<u8>>, Beginning)>(plain) {
+            Ok(((record, inputs, beginning), [])) => {
+                let chunks = Some(beginning);
+                let read = Self {
+                    inputs,
+                    chunks,
+                    ..record
+                };
+                Some(read).filter(Self::is_valid)
             }
             _ => None,
         }

@@ -91,17 +91,21 @@ fn record() -> impl Strategy<Value = Record> {
         options,
         turns,
         prop::option::of(prop::collection::vec(any::<u8>(), 0..=INPUTS_LEN_MAX)),
+        prop::option::of(prop::collection::vec(any::<u8>(), 0..9)),
     )
         .prop_map(
-            |(generation, owner, client_isn, server_isn, slot, options, turns, inputs)| Record {
-                generation,
-                owner,
-                client_isn,
-                server_isn,
-                slot: Slot::new(slot),
-                options,
-                turns,
-                inputs,
+            |(generation, owner, client_isn, server_isn, slot, options, turns, inputs, body)| {
+                Record {
+                    generation,
+                    owner,
+                    client_isn,
+                    server_isn,
+                    slot: Slot::new(slot),
+                    options,
+                    turns,
+                    inputs,
+                    chunks: body.map(|body| Beginning::of(&body)),
+                }
             },
         )
 }
@@ -148,6 +152,7 @@ fn with_turns(turns: Vec<StoredTurn>) -> Record {
         },
         turns,
         inputs: None,
+        chunks: None,
     }
 }
 
@@ -274,10 +279,10 @@ fn record_of_other_key_name_or_version_is_refused() {
         Err(RecordError::Forged)
     );
     let mut next = sealed.clone();
-    next[0] = 3;
+    next[0] = 4;
     assert_eq!(
         Record::open(&next, &key, &name(&POOL, "web1", 1)),
-        Err(RecordError::Version(3))
+        Err(RecordError::Version(4))
     );
     next[0] = 2;
     assert_eq!(

@@ -145,6 +145,7 @@ fn record(owner: u64) -> Record {
             answer: Some(answer),
         }],
         inputs: None,
+        chunks: None,
     }
 }
 

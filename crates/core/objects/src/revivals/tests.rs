@@ -62,6 +62,7 @@ fn rules() -> Rules {
         judge: JudgeRules {
             check: VersionCheck::Etag,
             discard_limit: 0,
+            takes_chunks: false,
         },
         incarnation: 1,
         unix_now: Duration::ZERO,

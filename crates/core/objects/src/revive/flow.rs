@@ -3,12 +3,16 @@
 use alloc::{boxed::Box, vec::Vec};
 use core::time::Duration;
 
+use http1::chunks::Chunks;
 use wire::{Flags, FlowKey, SeqNumber};
 
 use super::{
     Action, ClientView, Connected, Position, Question, Rules, segments, segments::Received,
 };
-use crate::flow::{Client, Flow, Mode, POOL_WINDOW_SCALE, Phase, Server, States, Storage, Turn};
+use crate::flow::{
+    ChunkedBody, Client, Flow, Mode, POOL_WINDOW_SCALE, Phase, ResponseEnd, Server, States,
+    Storage, Turn,
+};
 use crate::isn::{self, Slot};
 use crate::record::StoredTurn;
 use crate::timestamp::State;
@@ -108,7 +112,7 @@ fn base(
             request_start: question.start,
             request_end: question.end,
             response_start: client.ack,
-            response_len: None,
+            end: ResponseEnd::AtClose,
             acked: 0,
             sent: 0,
             asked_at: Duration::ZERO,
@@ -142,10 +146,19 @@ pub(super) struct Answer {
     pub(super) head_len: usize,
     /// Bytes of the body that the client has, or never asked for.
     pub(super) discard: u64,
-    /// Bytes of the object that the client asked for.
-    pub(super) part_len: u64,
+    /// The body, from the first byte on that the client asked for.
+    pub(super) body: AnswerBody,
     /// The client has everything.
     pub(super) is_complete: bool,
+}
+
+/// Where the body ends that the client asked for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum AnswerBody {
+    /// After this many bytes.
+    Part(u64),
+    /// Behind the bytes that have come.
+    Chunks(Chunks),
 }
 
 /// A verdict that is carried out.
@@ -198,7 +211,13 @@ impl Splice<'_> {
             None => self.position.request_number().unwrap_or(0),
         };
         flow.turn.response_start = start - u32::try_from(header_len).unwrap_or(0);
-        flow.turn.response_len = Some(header_len + answer.part_len);
+        flow.turn.end = match answer.body {
+            AnswerBody::Part(len) => ResponseEnd::After(header_len + len),
+            AnswerBody::Chunks(chunks) => ResponseEnd::AtLastChunk(ChunkedBody {
+                chunks,
+                next: received_end(received, connected) + flow.server.delta,
+            }),
+        };
         flow.turn.acked = header_len + offset;
         flow.turn.sent = flow.turn.acked;
         // The whole download counts, not only its part here: see `WITHHOLD_MAX`.

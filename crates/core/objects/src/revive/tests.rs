@@ -1,3 +1,4 @@
+mod chunks;
 mod exchange;
 mod numbers;
 mod records;
@@ -53,7 +54,7 @@ fn download_is_continued_at_the_clients_byte() {
         (Mode::Served, Phase::Body, true)
     );
     assert_eq!(
-        flow.turn.response_len,
+        flow.turn.response_len(),
         Some(u64::from(HEADER_LEN) + COMPLETE_LEN)
     );
     assert_eq!(flow.turn.acked, u64::from(HEADER_LEN) + 3000);
@@ -348,7 +349,7 @@ fn own_range_of_the_client_is_continued() {
     let actions = answer(&mut revival, head.as_bytes(), Flags::NONE);
     let part_len = COMPLETE_LEN - 1000;
     assert_eq!(
-        spliced(&actions).turn.response_len,
+        spliced(&actions).turn.response_len(),
         Some(u64::from(HEADER_LEN) + part_len)
     );
 }

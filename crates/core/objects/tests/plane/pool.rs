@@ -512,6 +512,7 @@ impl Pool {
                     judge: JudgeRules {
                         check: VersionCheck::Etag,
                         discard_limit: 1 << 30,
+                        takes_chunks: false,
                     },
                     incarnation: self.member.incarnation,
                     unix_now: UNIX_NOW,
@@ -601,6 +602,7 @@ fn plane(key: FlowKey, is_dynamic: bool) -> Plane {
         is_immutable: false,
         withhold: WITHHOLD_MAX,
         takes_inputs: is_dynamic,
+        takes_chunks: false,
         encapsulates: false,
     });
     plane.accept(true);

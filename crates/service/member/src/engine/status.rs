@@ -174,6 +174,6 @@ fn connection(
         object: revivals.object_of(key, flow).map(str::to_owned),
         offset: offset(key, flow, pool_key),
         acked_bytes: flow.turn.acked,
-        response_bytes: flow.turn.response_len,
+        response_bytes: flow.turn.response_len(),
     }
 }

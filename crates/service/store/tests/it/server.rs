@@ -331,5 +331,6 @@ pub(crate) fn record(generation: u32) -> Record {
             answer: None,
         }],
         inputs: None,
+        chunks: None,
     }
 }

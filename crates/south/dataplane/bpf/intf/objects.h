@@ -49,6 +49,8 @@ struct member {
 	__u8 store;         /* enum store_kind */
 	__u8 takes_inputs;  /* responses may have inputs: X-TRODS */
 	__u8 encapsulates;  /* packets between hosts of the pool are in UDP (encapsulation.h) */
+	__u8 takes_chunks;  /* every server sends the same chunks of the same response */
+	__u8 pad[7];
 	__u8 address[16];   /* of this member, to which such packets come */
 };
 
@@ -90,9 +92,29 @@ enum unprotected_object {
 	OBJECT_TOO_LONG = 14,
 };
 
+/* The next byte of a body in chunks. Same codes as http1::chunks::Chunks. */
+enum chunk_place {
+	CHUNK_NONE = 0, /* not in chunks, or behind the last */
+	CHUNK_FIRST_DIGIT = 1,
+	CHUNK_DIGIT = 2, /* or the end of the length */
+	CHUNK_EXTENSION = 3,
+	CHUNK_LENGTH_END = 4,
+	CHUNK_DATA = 5,
+	CHUNK_DATA_RETURN = 6,
+	CHUNK_DATA_END = 7,
+	CHUNK_LAST_RETURN = 8, /* behind the last chunk; trailers are in doubt */
+	CHUNK_LAST = 9,
+	CHUNK_DONE = 10,
+};
+
+enum chunk_constant {
+	CHUNK_STEPS_MOST = 8192, /* for a segment: a byte between two chunks, or all bytes of a chunk */
+};
+
 /* A request and its response. Numbers of the request are the client's; of the response, those that the client sees. */
 struct object_turn {
-	__u64 response_len; /* head and body; ~0: up to the FIN */
+	__u64 response_len; /* head and body; ~0: up to the FIN, or up to the last chunk */
+	__u64 chunk_left;   /* in chunks: the length as far as it is read, or the bytes that the chunk still has */
 	__u64 acked;        /* bytes of the response that the client has acknowledged */
 	__u64 sent;         /* bytes of the response that have left */
 	__u64 asked_ns;
@@ -101,6 +123,7 @@ struct object_turn {
 	__u32 response_start;
 	__u32 number;    /* of the turn, from 0 */
 	__u32 head_end;  /* with inputs: of the head of the response */
+	__u32 chunk_next; /* in chunks: the first byte that is not read */
 	__u8 phase;      /* enum object_phase */
 	__u8 method;     /* enum head_method */
 	__u8 is_guarded; /* the request stays unacknowledged until the client has the response */
@@ -108,7 +131,7 @@ struct object_turn {
 	__u8 has_range;  /* the client asked for a part */
 	__u8 repeats;    /* how often the client has sent the request again since it was last told something */
 	__u8 released;   /* bytes of the guarded request that the client was told to have arrived */
-	__u8 pad[5];
+	__u8 chunk_place; /* enum chunk_place */
 };
 
 /* The server's timestamps behind the indexes (objects::timestamp::index). */

@@ -166,10 +166,14 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct member *m, 
 			write32(&s->header.edit[TCP_ACK_SEQ], p->ack);
 		return commit_edit(skb, s, p) ? TCX_NEXT : TCX_DROP;
 	}
-	if (len && before(seq, f->floor))
-		return self_ack(skb, s, f, p, (before(end, f->floor) ? end : f->floor) - f->delta);
-	if (p->payload_len && after(seq + p->payload_len, sent_end(f)))
+	bool is_before = len && before(seq, f->floor);
+	if (!is_before && p->payload_len && after(seq + p->payload_len, sent_end(f)))
 		on_server_payload(skb, m, s, key, f, p, seq + p->payload_len);
+	/* As if lost: the server's TCP sends the missing bytes, and these, again. */
+	if (f->turn.chunk_place && p->payload_len && !follow_chunks(skb, m, key, f, p))
+		return withhold();
+	if (is_before)
+		return self_ack(skb, s, f, p, (before(end, f->floor) ? end : f->floor) - f->delta);
 	bool has_inputs = f->turn.has_inputs && before(seq, f->turn.head_end) && !is_own;
 	if (len && (awaits_store(f) || has_inputs)) {
 		count(OBJECTS_DEFERRED);

@@ -13,6 +13,7 @@
 #include "state.h"
 #include "timestamps.h"
 #include "copy.h"
+#include "chunks.h"
 
 /* Segments on Ethernet (RFC 9293 3.7.1), and the option of timestamps with its padding. */
 #define ETHERNET_SEGMENT_SIZE 1460
@@ -37,10 +38,14 @@ static __always_inline __u32 sent_end(const struct object_flow *f)
 static __always_inline __u32 last_ack(const struct object_flow *f)
 {
 	const struct object_turn *t = &f->turn;
-	if (f->floor == f->isn || t->phase != OBJECT_BODY || t->response_len == NO_LENGTH || t->response_len < t->sent ||
-	    t->response_len - t->sent > LARGEST_WINDOW)
+	__u64 left = t->response_len - t->sent;
+	if (t->response_len == NO_LENGTH && t->chunk_place)
+		left = LARGEST_WINDOW;
+	else if (t->response_len == NO_LENGTH || t->response_len < t->sent)
 		return sent_end(f);
-	return sent_end(f) + (__u32)(t->response_len - t->sent) + 1;
+	if (f->floor == f->isn || t->phase != OBJECT_BODY || left > LARGEST_WINDOW)
+		return sent_end(f);
+	return sent_end(f) + (__u32)left + 1;
 }
 
 /* Why a request cannot be guarded; 0 if it can. */
@@ -122,6 +127,9 @@ static __always_inline bool on_client_payload(struct __sk_buff *skb, struct memb
 	t->request_end = p->seq + head.len + (__u32)head.body_len;
 	t->response_start = p->ack;
 	t->response_len = NO_LENGTH;
+	t->chunk_place = CHUNK_NONE;
+	t->chunk_left = 0;
+	t->chunk_next = 0;
 	t->acked = 0;
 	t->sent = 0;
 	t->method = head.method;
@@ -161,7 +169,8 @@ static __always_inline __u8 on_response_head(struct __sk_buff *skb, struct membe
 		if (!m->store)
 			t->is_guarded = 0;
 	}
-	if (head.body == BODY_CHUNKED)
+	bool is_repeatable = m->takes_chunks && m->store;
+	if (head.body == BODY_CHUNKED && (!is_repeatable || head.status == 206))
 		return OBJECT_CHUNKED;
 	if (head.flags & RESPONSE_PARTS)
 		return OBJECT_MULTIPART;
@@ -172,6 +181,10 @@ static __always_inline __u8 on_response_head(struct __sk_buff *skb, struct membe
 	}
 	__u32 word = version_word(head.version, head.range_first);
 	t->response_len = head.body == BODY_BYTES ? head.len + head.body_len : NO_LENGTH;
+	if (head.body == BODY_CHUNKED) {
+		t->chunk_place = CHUNK_FIRST_DIGIT;
+		t->chunk_next = t->response_start + head.len;
+	}
 	if (!t->number) {
 		if (head.len >= HEADER_MOST)
 			return OBJECT_HEADER;
@@ -266,6 +279,17 @@ static __always_inline void advance_nxt(struct object_flow *f, __u32 payload_end
 		f->floor = f->nxt - LARGEST_WINDOW;
 }
 
+/* The end of a response in chunks: also in bytes that the client has from another server. False: bytes before the segment
+ * are missing. */
+static __always_inline bool follow_chunks(struct __sk_buff *skb, struct member *m, const struct flow_key *key,
+					  struct object_flow *f, const struct packet *p)
+{
+	int result = read_chunks(skb, f, payload_at(p), p->seq + f->delta, p->payload_len);
+	if (result > 0)
+		lose_protection(m, key, f, result);
+	return result != CHUNKS_ARE_MISSING;
+}
+
 /* The whole response has left. */
 static __always_inline bool is_answered(const struct object_turn *t)
 {
@@ -275,8 +299,10 @@ static __always_inline bool is_answered(const struct object_turn *t)
 /* The server ends the response by closing. */
 static __always_inline void on_server_fin(struct object_flow *f)
 {
-	if (f->turn.phase == OBJECT_BODY && f->turn.response_len == NO_LENGTH)
+	if (f->turn.phase == OBJECT_BODY && f->turn.response_len == NO_LENGTH) {
 		f->turn.response_len = f->turn.sent;
+		f->turn.chunk_place = CHUNK_NONE;
+	}
 }
 
 /* An acknowledgement of the client, in a segment whose payload ends at `end`. Whether the turn is over with that. */

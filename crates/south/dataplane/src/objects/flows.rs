@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use http1::Method;
+use http1::{Method, chunks::Chunks};
 use objects::{
-    flow::{Client, Flow, Mode, Phase, Server, States, Storage, Turn, Unprotected},
+    flow::{
+        ChunkedBody, Client, Flow, Mode, Phase, ResponseEnd, Server, States, Storage, Turn,
+        Unprotected,
+    },
     isn::Slot,
     timestamp::{
         ClientOptions, StateBits,
@@ -132,8 +135,18 @@ const fn mode_code(mode: Mode) -> u8 {
 
 impl From<&Turn> for abi::object_turn {
     fn from(turn: &Turn) -> Self {
+        let (chunk_place, chunk_left, chunk_next) = match turn.end {
+            ResponseEnd::AtLastChunk(body) => {
+                let (place, left) = body.chunks.parts();
+                (place, left, body.next.0)
+            }
+            ResponseEnd::After(_) | ResponseEnd::AtClose => (0, 0, 0),
+        };
         Self {
-            response_len: turn.response_len.unwrap_or(NO_LENGTH),
+            response_len: turn.response_len().unwrap_or(NO_LENGTH),
+            chunk_place,
+            chunk_left,
+            chunk_next,
             acked: turn.acked,
             sent: turn.sent,
             asked_ns: u64::try_from(turn.asked_at.as_nanos()).unwrap_or(u64::MAX),
@@ -174,7 +187,14 @@ fn decoded_exchange(raw: &abi::object_turn) -> Option<Turn> {
         request_start: SeqNumber(raw.request_start),
         request_end: SeqNumber(raw.request_end),
         response_start: SeqNumber(raw.response_start),
-        response_len: (raw.response_len != NO_LENGTH).then_some(raw.response_len),
+        end: match (raw.response_len, raw.chunk_place) {
+            (NO_LENGTH, 0) => ResponseEnd::AtClose,
+            (NO_LENGTH, place) => ResponseEnd::AtLastChunk(ChunkedBody {
+                chunks: Chunks::of_parts(place, raw.chunk_left)?,
+                next: SeqNumber(raw.chunk_next),
+            }),
+            (len, _) => ResponseEnd::After(len),
+        },
         acked: raw.acked,
         sent: raw.sent,
         asked_at: Duration::from_nanos(raw.asked_ns),

@@ -180,6 +180,7 @@ impl UserSpace {
                 judge: JudgeRules {
                     check: version_check(scenario),
                     discard_limit: 1 << 30,
+                    takes_chunks: false,
                 },
                 incarnation: 1,
                 unix_now: Duration::ZERO,

@@ -3,7 +3,7 @@
 use std::format;
 use std::string::String;
 
-use http1::version::VersionCheck;
+use http1::version::{ObjectVersion, VersionCheck};
 use wire::{ChecksumMode, Flags, IpPacket, OptionsBuffer, SegmentSpec, TcpOption};
 
 use super::super::*;
@@ -26,6 +26,7 @@ pub(super) fn rules() -> Rules {
         judge: JudgeRules {
             check: VersionCheck::Etag,
             discard_limit: 1 << 20,
+            takes_chunks: false,
         },
         incarnation: 3,
         unix_now: Duration::from_secs(784_111_990),

@@ -39,6 +39,7 @@ pub(super) fn record(number: u32) -> Record {
         },
         turns: vec![turn],
         inputs: None,
+        chunks: None,
     }
 }
 

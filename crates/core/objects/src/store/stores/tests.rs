@@ -71,6 +71,7 @@ fn record(generation: u32) -> Record {
         },
         turns: Vec::new(),
         inputs: None,
+        chunks: None,
     }
 }
 

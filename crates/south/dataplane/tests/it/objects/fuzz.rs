@@ -9,7 +9,7 @@ use std::{
 };
 
 use objects::{
-    flow::{Flow, Mode},
+    flow::{Flow, Mode, ResponseEnd},
     plane::{Counter, MARK_FROM_SERVER, MARK_QUEUED, StoreKind, Verdict},
 };
 use proptest::{
@@ -108,7 +108,7 @@ enum Stamps {
 }
 
 fn payloads() -> BoxedStrategy<Vec<u8>> {
-    let texts: [&[u8]; 19] = [
+    let texts: [&[u8]; 25] = [
         b"",
         b"",
         REQUEST_BYTES,
@@ -128,6 +128,12 @@ fn payloads() -> BoxedStrategy<Vec<u8>> {
         b"HTTP/1.1 200 OK\r\nX-TRODS: 7\r\nContent-Length: 9\r\n\r\nbo",
         b"HTTP/1.1 404 N\r\nX-TRODS: 7\r\nContent-Length: 2\r\n\r\nno",
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nETag: \"a\"\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+        b"HTTP/1.1 200 OK\r\nX-TRODS: 7\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        b"1a",
+        b"1;a=b\r\nx\r\n1F\r\n",
+        b"\r\n0\r\n\r\n",
+        b"0\r\n\r\n",
     ];
     let texts = select(texts.to_vec()).prop_map(<[u8]>::to_vec);
     prop_oneof![4 => texts, 1 => (1_usize..1400).prop_map(|len| vec![b'x'; len])].boxed()
@@ -288,7 +294,7 @@ impl History<'_> {
             Action::Sent(count) => {
                 if let Some(mut flow) = known {
                     flow.turn.sent = *count;
-                    flow.turn.response_len = Some(*count + 3000);
+                    flow.turn.end = ResponseEnd::After(*count + 3000);
                     self.lab.write_flow(&flow, true);
                 }
             }
@@ -416,7 +422,7 @@ impl History<'_> {
         };
         let left = flow
             .turn
-            .response_len
+            .response_len()
             .unwrap_or(0)
             .saturating_sub(flow.turn.sent);
         let left = usize::try_from(left.min(1400)).expect("small");
@@ -515,6 +521,7 @@ fn programs_and_model_agree_on_any_history_of_lasting_objects() {
         is_immutable: true,
         version_check: http1::version::VersionCheck::Modified,
         takes_inputs: true,
+        takes_chunks: true,
         ..member_settings()
     };
     alone_with(&settings, agree_on_any_history);

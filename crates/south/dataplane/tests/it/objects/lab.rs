@@ -122,6 +122,7 @@ pub(super) fn member_settings() -> MemberSettings {
         is_immutable: false,
         withhold: WITHHOLD_MAX,
         takes_inputs: false,
+        takes_chunks: false,
         encapsulated_at: None,
     }
 }
@@ -228,6 +229,7 @@ fn model_of(settings: &MemberSettings) -> Plane {
         is_immutable: settings.is_immutable,
         withhold: settings.withhold,
         takes_inputs: settings.takes_inputs,
+        takes_chunks: settings.takes_chunks,
         encapsulates: settings.encapsulated_at.is_some(),
     })
 }

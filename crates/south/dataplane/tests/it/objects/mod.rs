@@ -3,6 +3,7 @@
 //! Each step goes through both. Verdict, packet, connections, packets that leave besides, copies for user space, events
 //! and counters must be equal after each step ([`lab::Lab`]).
 
+mod chunks;
 mod egress;
 mod encapsulation;
 mod fuzz;
