@@ -2,6 +2,7 @@
 
 mod balancers;
 mod check;
+mod chunks;
 mod dynamic;
 mod load;
 mod matrix;
