@@ -150,4 +150,5 @@ flaws_of_stores! {
     passed_deferred_byte_is_found: DeferredBytePassed,
     uncompared_numbers_are_found: NumbersNotCompared,
     older_generation_is_found: OlderGenerationPreferred,
+    skipped_chunks_are_found: ChunksSkipped,
 }

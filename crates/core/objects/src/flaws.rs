@@ -26,6 +26,8 @@ pub struct Flaws {
     pub skips_numbers: bool,
     /// Of several records of a connection the oldest counts.
     pub prefers_older: bool,
+    /// The server hears that the client has chunks which the programs have not read.
+    pub skips_chunks: bool,
 }
 
 impl Flaws {
@@ -64,6 +66,10 @@ impl Flaws {
 
     pub(crate) const fn prefers_newer(self) -> bool {
         !Self::has(self.prefers_older)
+    }
+
+    pub(crate) const fn reads_all_chunks(self) -> bool {
+        !Self::has(self.skips_chunks)
     }
 
     /// A record with the numbers of another connection; `None` without the mistake.

@@ -101,6 +101,7 @@ fn flaws(scenario: &PoolScenario) -> Flaws {
         passes_unconfirmed: scenario.has(PoolFlaw::DeferredBytePassed),
         skips_numbers: scenario.has(PoolFlaw::NumbersNotCompared),
         prefers_older: scenario.has(PoolFlaw::OlderGenerationPreferred),
+        skips_chunks: scenario.has(PoolFlaw::ChunksSkipped),
     }
 }
 
@@ -120,7 +121,7 @@ fn plane(scenario: &PoolScenario, service: SocketAddr, clock: &Clock) -> Plane {
         is_immutable: false,
         withhold: WITHHOLD_MAX,
         takes_inputs: false,
-        takes_chunks: false,
+        takes_chunks: scenario.store.is_some(),
         encapsulates: false,
     });
     plane.plant(flaws(scenario));

@@ -59,6 +59,8 @@ pub enum PoolFlaw {
     NumbersNotCompared,
     /// Of several records of a connection the oldest is used.
     OlderGenerationPreferred,
+    /// The server hears that the client has chunks which the programs have not read.
+    ChunksSkipped,
 }
 
 impl StorePlan {
@@ -368,7 +370,12 @@ impl PoolScenario {
         let drawn = match rng.random_range(0..12) {
             0 => self.with_older_record(rng),
             1 => self.with_reused_port(rng),
-            _ => self,
+            _ => {
+                for object in &mut self.site.objects {
+                    object.is_chunked |= rng.random_bool(0.1);
+                }
+                self
+            }
         };
         drawn.sorted()
     }

@@ -13,6 +13,10 @@ use crate::{SECOND, index};
 pub(super) const UNIX_START: u64 = 1_789_984_800;
 /// Servers that align ranges begin at a multiple.
 const RANGE_ALIGNMENT: u64 = 4096;
+/// Data of a chunk, but for the last with data.
+const CHUNK_BYTES: u64 = 700;
+const CHUNK_END: &[u8] = b"\r\n";
+const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
 /// Of objects that never changed.
 const OLD_DATE: &str = "Mon, 07 Sep 2026 08:00:00 GMT";
 
@@ -68,38 +72,49 @@ pub(super) fn request(fetch: &Fetch) -> Vec<u8> {
 }
 
 impl Part {
-    fn chunk_head(&self) -> String {
-        format!("{:x}\r\n", self.len)
-    }
-
     /// Bytes of the body.
     pub(super) fn body_len(&self) -> u64 {
-        let frame = u64::try_from(self.chunk_head().len() + b"\r\n0\r\n\r\n".len());
-        match self.is_chunked {
-            true => self.len + frame.unwrap_or(0),
-            false => self.len,
+        if !self.is_chunked {
+            return self.len;
         }
+        let rest = self.len % CHUNK_BYTES;
+        let rest = if rest > 0 { framed_len(rest) } else { 0 };
+        self.len / CHUNK_BYTES * framed_len(CHUNK_BYTES) + rest + LAST_CHUNK.len() as u64
     }
 
     /// The byte of the body at a position.
     pub(super) fn byte(&self, at: usize) -> Option<u8> {
         let at = u64::try_from(at).ok()?;
         if !self.is_chunked {
-            return (at < self.len).then(|| body_byte(self.object, self.version, self.first + at));
+            return self.data(at);
         }
-        let head = self.chunk_head();
-        let head_len = u64::try_from(head.len()).ok()?;
+        let number = (at / framed_len(CHUNK_BYTES)).min(self.len / CHUNK_BYTES);
+        let (at, before) = (at - number * framed_len(CHUNK_BYTES), number * CHUNK_BYTES);
+        let len = (self.len - before).min(CHUNK_BYTES);
+        let head = chunk_head(len);
+        let of = |text: &[u8], at: u64| text.get(usize::try_from(at).ok()?).copied();
+        let head_len = head.len() as u64;
         match at.checked_sub(head_len) {
-            None => head.as_bytes().get(usize::try_from(at).ok()?).copied(),
-            Some(data) if data < self.len => {
-                Some(body_byte(self.object, self.version, self.first + data))
-            }
-            Some(data) => {
-                let tail = usize::try_from(data - self.len).ok()?;
-                b"\r\n0\r\n\r\n".get(tail).copied()
-            }
+            _ if len == 0 => of(LAST_CHUNK, at),
+            None => of(head.as_bytes(), at),
+            Some(data) if data < len => self.data(before + data),
+            Some(data) if data < len + CHUNK_END.len() as u64 => of(CHUNK_END, data - len),
+            Some(_) => of(LAST_CHUNK, at - framed_len(len)),
         }
     }
+
+    fn data(&self, at: u64) -> Option<u8> {
+        (at < self.len).then(|| body_byte(self.object, self.version, self.first + at))
+    }
+}
+
+fn chunk_head(len: u64) -> String {
+    format!("{len:x}\r\n")
+}
+
+/// Of a chunk with so many bytes of data.
+fn framed_len(len: u64) -> u64 {
+    (chunk_head(len).len() + CHUNK_END.len()) as u64 + len
 }
 
 impl Site {
@@ -192,8 +207,9 @@ impl Site {
 
     /// A version as heads tell.
     pub(super) fn version(&self, object: usize, (version, changed): (u32, u64)) -> ObjectVersion {
+        let Object { len, is_chunked } = self.objects[object];
         ObjectVersion {
-            complete_len: Some(self.objects[object].len),
+            complete_len: (!is_chunked).then_some(len),
             etag: Some(format!("\"{object}-{version}\"")),
             last_modified: self.has_dates.then(|| date(changed)),
             content_encoding: None,

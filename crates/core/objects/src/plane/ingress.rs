@@ -36,7 +36,7 @@ use super::{
     CopyKind, Counter, Event, MARK_COUNT, MARK_QUEUED, MARK_SERVER_SPACE, Plane, Shared, StoreKind,
     Verdict, advance,
 };
-use crate::flow::{Flow, Mode, Phase, RELEASED_MAX, Unprotected};
+use crate::flow::{Flow, Mode, Phase, RELEASED_MAX, ResponseEnd, Unprotected};
 use crate::key::PoolKey;
 use crate::timestamp::index::Index;
 use crate::timestamp::{State, StateBits, Timestamp};
@@ -313,11 +313,18 @@ fn translate_in(
     if segment.has(Flags::ACK) {
         // The server's TCP refuses acknowledgements of bytes that it has not sent, though the client has these bytes.
         let is_ahead = segment.ack.after(flow.server.nxt) && !segment.ack.after(flow.client.ack);
-        let ack = if is_ahead {
+        let mut ack = if is_ahead {
             flow.server.nxt
         } else {
             segment.ack
         };
+        // The server sends chunks that were not read again, though the client has these: from another server.
+        if let ResponseEnd::AtLastChunk(body) = flow.turn.end
+            && flow.turn.phase == Phase::Body
+            && shared.flaws.reads_all_chunks()
+        {
+            ack = ack.min_seq(body.next);
+        }
         write32(&mut header, ACK_OFFSET, (ack - flow.server.delta).0);
     }
     if let Some(echo) = echo {

@@ -204,7 +204,11 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct object_scr
 		write32(&s->header.edit[TCP_SEQ], f->received);
 	if (p->flags & TCP_ACK) {
 		bool is_ahead = after(p->ack, f->nxt) && !after(p->ack, f->client_ack);
-		write32(&s->header.edit[TCP_ACK_SEQ], (is_ahead ? f->nxt : p->ack) - f->delta);
+		__u32 ack = is_ahead ? f->nxt : p->ack;
+		/* The server sends chunks that were not read again, though the client has them: from another server. */
+		if (f->turn.chunk_place && f->turn.phase == OBJECT_BODY && after(ack, f->turn.chunk_next))
+			ack = f->turn.chunk_next;
+		write32(&s->header.edit[TCP_ACK_SEQ], ack - f->delta);
 	}
 	if (o->timestamps && f->has_timestamps && (p->flags & TCP_ACK))
 		write32(&s->header.edit[in_header(o->timestamps + 6)], echo);

@@ -180,7 +180,7 @@ impl UserSpace {
                 judge: JudgeRules {
                     check: version_check(scenario),
                     discard_limit: 1 << 30,
-                    takes_chunks: false,
+                    takes_chunks: scenario.store.is_some(),
                 },
                 incarnation: 1,
                 unix_now: Duration::ZERO,

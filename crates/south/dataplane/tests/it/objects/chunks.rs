@@ -123,8 +123,10 @@ fn chunks_that_the_client_has_are_read() {
         assert_eq!(lab.server(spec).verdict, Verdict::RedirectIngress);
         // The client may have more than this server has sent.
         let ahead = segment(lab.flow().client.nxt, end).timestamps(14, 0);
-        lab.client(ahead);
+        let out = lab.client(ahead);
         assert_eq!(lab.flow().client.ack, end);
+        let unread = place(lab.flow()).next - lab.flow().server.delta;
+        assert_eq!(out.segment().ack(), unread, "the server must send the rest");
         let spec = from(&lab, 12, &body[12..]);
         lab.server(spec);
         let len = u64::from(length(HEAD) + length(body));
