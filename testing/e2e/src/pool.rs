@@ -398,7 +398,8 @@ impl Pool {
         }
     }
 
-    /// nginx. A response has the header `X-Pad` with the values of the arguments `pad`, `pad` and `odd` of the request.
+    /// nginx. A response has the header `X-Pad` with the values of the arguments `pad`, `pad` and `odd` of the request,
+    /// and of its field `X-Pad`.
     #[must_use]
     pub fn nginx(&self, name: &str) -> Vec<String> {
         let directory = self.scene.directory();
@@ -413,7 +414,7 @@ impl Pool {
                 "user root;\nworker_processes 2;\npid {place}/{name}.pid;\nerror_log {place}/{name}.log;\ndaemon off;\n\
                  events {{ worker_connections 4096; }}\n\
                  http {{\naccess_log off;\nsendfile on;\nkeepalive_timeout 120s;\nkeepalive_requests 100000;\n\
-                 server {{\n{listen}root {};\nadd_header X-Pad $arg_pad$arg_pad$arg_odd;\n}}\n}}\n",
+                 server {{\n{listen}root {};\nadd_header X-Pad $arg_pad$arg_pad$arg_odd$http_x_pad;\n}}\n}}\n",
                 directory.join("www").display()
             ),
         );

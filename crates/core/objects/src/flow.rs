@@ -331,8 +331,8 @@ pub enum Unprotected {
     /// A request came before the response to the request before was complete, and could not wait.
     #[error("pipelined requests")]
     Pipelined,
-    /// The response header is in several segments, or longer than 2,047 bytes.
-    #[error("a response header in several segments, or of 2048 bytes or more")]
+    /// The response header is in several segments, or longer than 2,047 bytes (with a store, 3,976 bytes).
+    #[error("a response header in several segments, or of 2048 bytes (with a store, 3977) or more")]
     Header,
     /// A response in chunks, and the operator does not say that every server sends the same chunks. Or the chunks are
     /// in doubt.

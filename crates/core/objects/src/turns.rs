@@ -24,6 +24,7 @@ use crate::record::{
 };
 use crate::records::GENERATIONS_OF_CLOCK_DIFFERENCE;
 use crate::revivals::AskedRequest;
+use crate::timestamp::MAX_HEADER;
 
 /// Most turns at a time. A turn beyond is not written: the client holds the request.
 const TURNS_MAX: usize = 65_536;
@@ -172,10 +173,12 @@ impl Turns {
 }
 
 impl Exchange {
-    /// Of a later response the timestamps tell few bytes.
+    /// Of a later response the timestamps tell few bytes, and of a long head nothing.
     fn is_long(&self) -> bool {
         let head = self.response_head();
+        let is_long = |head: &ResponseHead<'_>| head.len >= usize::from(MAX_HEADER);
         head.is_some_and(|head| match head.body {
+            _ if is_long(&head) => true,
             BodyLength::Bytes(len) => len > LATER_LIMIT,
             BodyLength::Chunked | BodyLength::UntilClose => true,
         })

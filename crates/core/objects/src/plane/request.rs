@@ -22,6 +22,8 @@ use crate::timestamp::{
 
 /// IP and TCP headers, bytes.
 const HEADERS_LEN_MAX: usize = 120;
+/// Longest request, or head of a response, of which a record can be made, bytes.
+const RECORDED_LEN_MAX: usize = TURN_COPY_LEN_MAX - HEADERS_LEN_MAX;
 /// Repetitions of a request after which a byte is acknowledged.
 const RELEASE_AFTER: u8 = 4;
 /// Most bytes of a guarded response: a first one, a later one, a later one of a pool whose objects never change.
@@ -121,7 +123,7 @@ fn longest_request(shared: &Shared, client: &Client) -> usize {
     if shared.life.store == StoreKind::None {
         client.repetition_len_max()
     } else {
-        TURN_COPY_LEN_MAX - HEADERS_LEN_MAX
+        RECORDED_LEN_MAX
     }
 }
 
@@ -407,6 +409,10 @@ fn on_response_head(
         later_state(shared, &key, flow, start, word)
     } else if header_len < MAX_HEADER {
         first_state(&shared.key(), &key, flow, header_len, word)
+    } else if shared.life.store != StoreKind::None && usize::from(header_len) <= RECORDED_LEN_MAX {
+        // The record alone tells the position.
+        flow.storage.exposed = flow.turn.number.wrapping_add(1);
+        flow.states.bare
     } else {
         return Err(Unprotected::Header);
     };

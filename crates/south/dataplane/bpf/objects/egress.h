@@ -126,7 +126,7 @@ static __always_inline bool stamp(struct object_scratch *s, struct object_flow *
 	if (!is_bare && t->phase == OBJECT_BODY) {
 		if (is_stored(f))
 			state = f->stored;
-		else if (f->exposed_turn == t->number + 1)
+		else if (is_exposed(f))
 			state = f->bare;
 	}
 	bool has_new_state = state != f->state;

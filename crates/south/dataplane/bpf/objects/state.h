@@ -171,6 +171,12 @@ static __always_inline bool is_stored(const struct object_flow *f)
 	return *(const volatile __u32 *)&f->stored_turn == f->turn.number + 1;
 }
 
+/* The timestamps of the response under way do not tell the client's position. */
+static __always_inline bool is_exposed(const struct object_flow *f)
+{
+	return f->exposed_turn == f->turn.number + 1;
+}
+
 /* The record alone would tell another member the client's position, or the response. */
 static __always_inline bool awaits_store(const struct object_flow *f)
 {

@@ -186,9 +186,15 @@ static __always_inline __u8 on_response_head(struct __sk_buff *skb, struct membe
 		t->chunk_next = t->response_start + head.len;
 	}
 	if (!t->number) {
-		if (head.len >= HEADER_MOST)
+		if (head.len < HEADER_MOST) {
+			f->body_state = first_state(s, m, key, f, head.len, word);
+		} else if (m->store && head.len <= OBJECT_TURN_COPY_MOST - HEADERS_MOST) {
+			/* The record alone tells the position. */
+			f->exposed_turn = t->number + 1;
+			f->body_state = f->bare;
+		} else {
 			return OBJECT_HEADER;
-		f->body_state = first_state(s, m, key, f, head.len, word);
+		}
 	} else {
 		f->body_state = later_state(s, m, key, f, t->response_start + head.len, word);
 	}
@@ -262,7 +268,8 @@ static __always_inline void on_server_payload(struct __sk_buff *skb, struct memb
 	else if (is_head && m->store && t->is_guarded)
 		/* A later response is soon further than its timestamps can tell. */
 		copy_turn(skb, key, p->ip_len, COPY_RESPONSE,
-			  !f->has_timestamps || t->has_inputs || (t->number && t->response_len > NEAR_LIMIT) ?
+			  !f->has_timestamps || t->has_inputs || is_exposed(f) ||
+					  (t->number && t->response_len > NEAR_LIMIT) ?
 				  BPF_RB_FORCE_WAKEUP :
 											      BPF_RB_NO_WAKEUP);
 }

@@ -8,6 +8,7 @@ use objects::{
 use wire::Segment;
 
 use super::lab::*;
+use super::turns::asked;
 use crate::harness::*;
 
 fn state(segment: &Segment<'_>) -> State {
@@ -165,6 +166,40 @@ fn long_later_response_is_exposed_until_it_is_stored() {
         ));
         assert_eq!(lab.flow().unprotected, None);
     });
+}
+
+/// The timestamps of a first response tell a head of at most 2,047 bytes.
+#[test]
+fn response_with_a_long_head_is_exposed_until_it_is_stored() {
+    let head = |len: usize| {
+        let fields =
+            format!("HTTP/1.1 200 OK\r\nETag: \"a\"\r\nContent-Length: 9000\r\nX: \r\n\r\n");
+        let fill = "x".repeat(len - fields.len());
+        fields.replace("X: ", &format!("X: {fill}")).into_bytes()
+    };
+    alone(|mut lab| {
+        lab.store(StoreKind::Indexed);
+        let mut lab = asked(lab);
+        let out = lab.server(lab.next_of_server(901).payload(&head(2048)));
+        assert_eq!(state(&out.segment()).bits(), lab.flow().states.bare);
+        assert_eq!(lab.turns().len(), 2, "request and response, for the record");
+        assert!(lab.stored(0));
+        lab.client(lab.next_of_client(13));
+        let out = more(&mut lab, 902, 1000);
+        assert!(matches!(state(&out.segment()), State::Stored { .. }));
+        assert_eq!(lab.flow().unprotected, None);
+    });
+    for (store, len) in [(StoreKind::None, 2048), (StoreKind::Indexed, 3300)] {
+        alone(|mut lab| {
+            lab.store(store);
+            let mut lab = asked(lab);
+            let head = head(len);
+            // A head that the first segment does not have whole.
+            let first = &head[..head.len().min(3000)];
+            lab.server(lab.next_of_server(901).payload(first));
+            assert_eq!(lab.flow().unprotected, Some(Unprotected::Header));
+        });
+    }
 }
 
 #[test]
