@@ -190,18 +190,15 @@ impl StoredOptions {
     #[must_use]
     pub const fn of(flow: &Flow) -> Self {
         let client = &flow.client;
-        if !client.has_timestamps {
-            return Self {
-                window_scale: match flow.server.window_scale {
-                    Some(_) => Some(client.window_scale),
-                    None => None,
-                },
-                segment_size: client.segment_size,
-                has_sack: client.has_sack,
-                has_timestamps: false,
-            };
+        Self {
+            window_scale: match flow.server.window_scale {
+                Some(_) => Some(client.window_scale),
+                None => None,
+            },
+            segment_size: client.segment_size,
+            has_sack: client.has_sack,
+            has_timestamps: client.has_timestamps,
         }
-        Self::of_rounded(client.options)
     }
 
     /// As a timestamp tells the options.

@@ -270,8 +270,9 @@ impl Revival {
             flaws,
             client: ClientView {
                 echo,
-                options: match record {
-                    Ok(record) if stamps.is_none() => record.options,
+                options: match (record, echo.state) {
+                    (Ok(record), State::Stored { .. }) => record.options,
+                    (Ok(record), _) if stamps.is_none() || stored.is_some() => record.options,
                     _ => StoredOptions::of_rounded(position.options()),
                 },
                 ack: segment.ack(),

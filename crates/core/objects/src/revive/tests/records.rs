@@ -87,6 +87,21 @@ fn stored_download_is_continued_without_the_clients_request() {
     assert_eq!(flow.states.stored.bits(), stored_echo(0) % (1 << 26));
 }
 
+/// A timestamp tells a scale of at most 8: the server would use a fourth of this client's window.
+#[test]
+fn server_gets_the_options_of_the_record() {
+    let mut record = record(0);
+    record.options.window_scale = Some(10);
+    record.options.segment_size = 1460;
+    let segment = (request_end(), ack_at(3000), stored_echo(0), &[][..]);
+    let (_, actions) = begin_with(Ok(&record), segment).unwrap();
+    seen(&to_server(&actions), |syn| {
+        let options = SynOptions::parse(syn.option_bytes());
+        let agreed = (options.window_scale, options.mss);
+        assert_eq!(agreed, (Some(10), Some(1460)));
+    });
+}
+
 #[test]
 fn client_that_holds_its_request_keeps_it_after_a_revival() {
     let record = record(0);
