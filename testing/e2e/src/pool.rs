@@ -308,7 +308,9 @@ impl Pool {
         let (host, name) = self.next_host();
         let member = self.start_member(&host, &name, more, &server(self, &name));
         self.members.push(member);
-        self.await_members(self.members.len());
+        let members = self.members.iter();
+        let alive = members.filter(|member| member.program.host.is_on());
+        self.await_members(alive.count());
     }
 
     /// Starts a member that need not join, on this host: [`Pool::next_host`].

@@ -151,4 +151,5 @@ flaws_of_stores! {
     uncompared_numbers_are_found: NumbersNotCompared,
     older_generation_is_found: OlderGenerationPreferred,
     skipped_chunks_are_found: ChunksSkipped,
+    ignored_list_of_members_is_found: ListedMembersIgnored,
 }

@@ -1,11 +1,14 @@
 //! Mistakes that the simulator plants: the witness must notice each. Without the feature `flaws` no mistake can be
 //! switched on.
 
+use alloc::vec::Vec;
+
 use wire::SeqNumber;
 
 use crate::flow::released_with_response;
 use crate::isn::Slot;
 use crate::record::Record;
+use crate::store::MembersFound;
 
 /// Mistakes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -28,6 +31,8 @@ pub struct Flaws {
     pub prefers_older: bool,
     /// The server hears that the client has chunks which the programs have not read.
     pub skips_chunks: bool,
+    /// The list of members in the store is not read.
+    pub ignores_list: bool,
 }
 
 impl Flaws {
@@ -70,6 +75,15 @@ impl Flaws {
 
     pub(crate) const fn reads_all_chunks(self) -> bool {
         !Self::has(self.skips_chunks)
+    }
+
+    pub(crate) fn listed(self, found: MembersFound) -> MembersFound {
+        let members = if Self::has(self.ignores_list) {
+            Vec::new()
+        } else {
+            found.members
+        };
+        MembersFound { members, ..found }
     }
 
     /// A record with the numbers of another connection; `None` without the mistake.

@@ -32,7 +32,7 @@ use http1::version::ObjectVersion;
 use serde::{Deserialize, Serialize};
 use wire::SeqNumber;
 
-pub use self::name::{HashName, MemberHash, StoreKey};
+pub use self::name::{HashName, MemberHash, MemberList, StoreKey};
 pub use self::seal::{NONCE_LEN, RecordError, RecordKey, SEALED_LEN_MAX};
 use crate::flow::Flow;
 use crate::isn::Slot;

@@ -5,6 +5,7 @@
 //! | `calls` | clients of dead members that may wait for bytes without a word |
 //! | `keeping` | the records that this member has written |
 //! | `looking` | records that a revival needs |
+//! | `names` | the members that may have written records |
 //!
 //! A turn that is still under way after a delay is written once ([`crate::turns`]). With the confirmation of the
 //! store the programs tell the client by timestamps, and acknowledge the request as soon as the client echoes that. So
@@ -13,6 +14,7 @@
 mod calls;
 mod keeping;
 mod looking;
+mod names;
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::ToString as _;
@@ -23,17 +25,17 @@ use core::time::Duration;
 
 use wire::{FlowKey, Segment, SeqNumber};
 
-use self::{calls::Calls, keeping::Written, looking::LookUps};
+use self::{calls::Calls, keeping::Written, looking::LookUps, names::Names};
 use crate::PoolKey;
 use crate::deferred::{DeferredResponses, Released};
 use crate::flaws::Flaws;
 use crate::flow::Flow;
 use crate::plane::{CopyKind, SegmentCopy, StoreKind};
-use crate::record::{HashName, MemberHash, Record, RecordKey, StoreKey};
+use crate::record::{HashName, Record, RecordKey, StoreKey};
 use crate::revivals::AskedRequest;
 use crate::revive::{PositionError, Revival};
 use crate::store::{
-    Failure, Nonces, ScanPosition, Store, StoreAcks, Stores, StoresCompletion, StoresEvent,
+    Failure, Lookup, Nonces, ScanPosition, Store, StoreAcks, Stores, StoresCompletion, StoresEvent,
     StoresOutcome, StoresTicket,
 };
 use crate::timestamp::{ClientOptions, State, StateBits};
@@ -131,18 +133,6 @@ pub struct Records<S> {
     flaws: Flaws,
 }
 
-/// Names in the store.
-#[derive(Debug)]
-struct Names {
-    service: SocketAddr,
-    key: PoolKey,
-    own: HashName,
-    /// Of all members that this member has heard of, by membership.
-    known: BTreeMap<u64, HashName>,
-    /// The memberships of the newest table.
-    present: BTreeSet<u64>,
-}
-
 /// The stores that answer.
 #[derive(Debug)]
 struct Availability {
@@ -161,6 +151,10 @@ enum Pending {
     },
     LookUp(FlowKey),
     Scan(HashName),
+    /// The own name.
+    AddMember,
+    /// With the number of the look.
+    Members(u64),
     Other,
 }
 
@@ -186,7 +180,7 @@ pub enum Notice {
         /// The reason.
         failure: Failure,
     },
-    /// The records of a member were not read.
+    /// The records of a member, or the names of members, were not read or written.
     NotListed(Failure),
 }
 
@@ -218,51 +212,6 @@ impl Availability {
     }
 }
 
-impl Names {
-    fn of(&self, member: &str) -> HashName {
-        HashName::new(self.service, MemberHash::of(member, &self.key))
-    }
-
-    fn own(&self, key: FlowKey) -> StoreKey {
-        StoreKey::new(self.own, key)
-    }
-
-    /// Notes the members of a table. Returns the names of members that are gone. With the first table of a membership,
-    /// the names of all known members that are not in the table, and the own name: at the end of the membership before,
-    /// perhaps no other member was there.
-    fn note<'m>(&mut self, members: impl Iterator<Item = (u64, &'m str)>) -> BTreeSet<HashName> {
-        let now: BTreeMap<u64, HashName> = members
-            .map(|(membership, name)| (membership, self.of(name)))
-            .collect();
-        let before = core::mem::replace(&mut self.present, now.keys().copied().collect());
-        let mut names: BTreeSet<HashName> = { self.known.iter() }
-            .filter(|(membership, _)| before.is_empty() || before.contains(membership))
-            .filter(|(membership, _)| !now.contains_key(membership))
-            .map(|(_, name)| *name)
-            .collect();
-        if before.is_empty() {
-            let present: BTreeSet<HashName> = now.values().copied().collect();
-            names = names.difference(&present).copied().collect();
-            names.insert(self.own);
-        }
-        self.known.extend(now);
-        names
-    }
-
-    /// Whether no member serves the connection of this record, as far as the table tells.
-    fn is_orphaned(&self, record: &Record) -> bool {
-        !self.present.contains(&record.owner)
-    }
-
-    fn all(&self) -> Vec<HashName> {
-        let mut all: Vec<HashName> = self.known.values().copied().collect();
-        all.push(self.own);
-        all.sort_unstable();
-        all.dedup();
-        all
-    }
-}
-
 impl<S: Store> Records<S> {
     /// `member`: the name of this member.
     #[must_use]
@@ -281,13 +230,7 @@ impl<S: Store> Records<S> {
                 has_index,
             },
             stores: Stores::new(stores, RecordKey::of(&key), nonces, acks),
-            names: Names {
-                service,
-                key,
-                own: HashName::new(service, MemberHash::of(member, &key)),
-                known: BTreeMap::new(),
-                present: BTreeSet::new(),
-            },
+            names: Names::new(service, key, member),
             delay,
             turns: Turns::default(),
             deferred: DeferredResponses::default(),
@@ -325,9 +268,10 @@ impl<S: Store> Records<S> {
         let due = [
             self.turns.deadline(),
             self.kept.deadline(),
-            self.look_ups.deadline(),
+            (self.look_ups.deadline()).filter(|_| !self.names.are_awaited()),
             self.calls.deadline(),
             self.deferred.deadline(),
+            self.names.deadline(),
         ];
         due.into_iter()
             .flatten()
@@ -351,7 +295,7 @@ impl<S: Store> Records<S> {
     pub fn begin_membership(&mut self, membership: u64) {
         self.owner = membership;
         self.forget();
-        self.names.present.clear();
+        self.names.begin_membership();
     }
 
     /// Other members have the connections, and need the records.
@@ -361,7 +305,8 @@ impl<S: Store> Records<S> {
         self.kept.clear();
         self.look_ups.clear();
         self.calls.clear();
-        self.pending.clear();
+        let is_of_names = |it: &Pending| matches!(it, Pending::AddMember | Pending::Members(_));
+        self.pending.retain(|_, it| is_of_names(it));
     }
 
     /// The pool has changed: the clients of memberships that are over are called. `members`: membership and name of
@@ -405,6 +350,7 @@ impl<S: Store> Records<S> {
                     is_other_instance,
                 } => {
                     self.set_answers(flows, store, true)?;
+                    self.names.on_connected();
                     self.notices.push(Notice::Connected { store });
                     if is_other_instance {
                         // The records may be lost.
@@ -415,8 +361,9 @@ impl<S: Store> Records<S> {
                 }
             }
         }
+        self.keep_names(moment);
         self.drain(flows, beginnings, moment)?;
-        for key in self.look_ups.due(moment.now) {
+        for key in self.look_ups.due(moment.now, self.names.are_awaited()) {
             self.ask(key);
         }
         for name in self.calls.due_scans(moment.now) {
@@ -518,6 +465,12 @@ impl<S: Store> Records<S> {
             (Pending::Scan(_), StoresOutcome::Page(page)) => {
                 page.failure.clone().map(Notice::NotListed)
             }
+            (Pending::AddMember, StoresOutcome::Added(Err(failure))) => {
+                Some(Notice::NotListed(failure.clone()))
+            }
+            (Pending::Members(_), StoresOutcome::Members(found)) => {
+                found.failure.clone().map(Notice::NotListed)
+            }
             _ => None,
         };
         self.notices.extend(notice);
@@ -555,7 +508,21 @@ impl<S: Store> Records<S> {
                 }
             }
             (Pending::LookUp(key), StoresOutcome::LookUp(result)) => {
-                return Ok(self.look_ups.complete(key, result, moment.now));
+                if let Ok(Lookup::Found(name, record)) = &result {
+                    self.names.note_owner(name.hash, record);
+                }
+                return Ok(self.look_ups.complete(key, result, &self.names, moment.now));
+            }
+            (Pending::AddMember, StoresOutcome::Added(result)) => {
+                self.names.note_addition(result.is_ok(), moment.now);
+            }
+            (Pending::Members(look), StoresOutcome::Members(found)) => {
+                let found = self.flaws.listed(found);
+                let names = self.names.note_listed(look, found, moment.now);
+                let has_index = self.availability.has_index;
+                for name in names.into_iter().filter(|_| has_index) {
+                    self.scan(name);
+                }
             }
             (Pending::Scan(name), StoresOutcome::Page(page)) => {
                 if page.failure.is_some() {
@@ -699,6 +666,18 @@ impl<S: Store> Records<S> {
         }
     }
 
+    /// The own name is in the list of members, and the other names of the list are known.
+    fn keep_names(&mut self, moment: Moment) {
+        if let Some(list) = self.names.due_addition(moment) {
+            let ticket = self.stores.add_member(list, self.names.own.member());
+            self.pending.insert(ticket, Pending::AddMember);
+        }
+        if let Some((look, lists)) = self.names.due_look(moment) {
+            let ticket = self.stores.members(&lists);
+            self.pending.insert(ticket, Pending::Members(look));
+        }
+    }
+
     fn scan(&mut self, name: HashName) {
         let ticket = self.stores.scan(name, ScanPosition::START);
         self.pending.insert(ticket, Pending::Scan(name));
@@ -706,6 +685,7 @@ impl<S: Store> Records<S> {
 
     fn ask(&mut self, key: FlowKey) {
         let ticket = self.stores.look_up(&self.names.all(), key);
+        self.look_ups.note_asked(key, self.names.version);
         self.pending.insert(ticket, Pending::LookUp(key));
     }
 
@@ -717,7 +697,7 @@ impl<S: Store> Records<S> {
             return Some(LookedUp { copy, record });
         }
         let key = copy.key;
-        if self.look_ups.begin(copy, now) {
+        if self.look_ups.begin(copy, now) && !self.names.are_awaited() {
             self.ask(key);
         }
         None

@@ -20,6 +20,6 @@ pub use self::operation::{
     QueueFull, Report, Store, StoredValue, Ticket,
 };
 pub use self::stores::{
-    Lookup, Nonces, ScanPage, ScanPosition, StoreAcks, Stores, StoresCompletion, StoresEvent,
-    StoresOutcome, StoresTicket,
+    Lookup, MembersFound, Nonces, ScanPage, ScanPosition, StoreAcks, Stores, StoresCompletion,
+    StoresEvent, StoresOutcome, StoresTicket,
 };

@@ -6,16 +6,18 @@
 //! | get | `mg`, quiet, for each member, and `mn` |
 //! | delete | `md` |
 //! | renew | `mg` with a time to live |
+//! | add a member | `ms` of an empty list that is not there, `ms` that appends |
+//! | members | `mg`, quiet, of each list, and `mn` |
 //! | probe | `version`, `stats`, `stats settings` |
 
 use std::collections::BTreeMap;
 
-use objects::record::{HashName, StoreKey};
+use objects::record::{HashName, MemberHash, StoreKey};
 use wire::FlowKey;
 
 use crate::dialect::{Dialect, Progress, ProtocolError};
 use crate::meta::{Command, Reply};
-use crate::session::seconds;
+use crate::session::{lists_ttl, seconds};
 use crate::{Failure, Operation, Outcome, Probe, Product, Settings, StoredValue};
 
 /// A longer time to live would be a time since the Unix epoch.
@@ -27,6 +29,8 @@ const HASH_BITS: u32 = 16;
 #[derive(Debug)]
 pub(crate) struct Memcached {
     ttl: u64,
+    /// Of a list of members.
+    lists_ttl: u64,
 }
 
 /// What an operation waits for.
@@ -41,6 +45,17 @@ pub(crate) enum Expected {
     },
     Renew {
         opaque: u64,
+    },
+    /// The list was there, or was made; the name was appended.
+    AddMember {
+        opaque: u64,
+        is_list_there: bool,
+    },
+    Members {
+        lists: u64,
+        opaque: u64,
+        members: Vec<MemberHash>,
+        failure: Option<Failure>,
     },
     Probe {
         version: Option<String>,
@@ -63,6 +78,7 @@ impl Memcached {
     pub(crate) fn new(settings: &Settings) -> Self {
         Self {
             ttl: seconds(settings.ttl).min(TTL_SECONDS_MAX),
+            lists_ttl: lists_ttl(settings).min(TTL_SECONDS_MAX),
         }
     }
 }
@@ -130,6 +146,43 @@ impl Dialect for Memcached {
                 .encode(out);
                 Expected::Renew { opaque }
             }
+            Operation::AddMember { list, member } => {
+                let (key, value) = (list.to_string(), format!("{member} "));
+                Command::Create {
+                    key: &key,
+                    ttl: self.lists_ttl,
+                    opaque,
+                }
+                .encode(out);
+                Command::Append {
+                    key: &key,
+                    value: value.as_bytes(),
+                    opaque,
+                }
+                .encode(out);
+                Expected::AddMember {
+                    opaque,
+                    is_list_there: false,
+                }
+            }
+            Operation::Members { lists } => {
+                let mut count = 0;
+                for list in lists {
+                    Command::GetQuietly {
+                        key: &list.to_string(),
+                        opaque: opaque | count,
+                    }
+                    .encode(out);
+                    count += 1;
+                }
+                Command::NoOp.encode(out);
+                Expected::Members {
+                    lists: count,
+                    opaque,
+                    members: Vec::new(),
+                    failure: None,
+                }
+            }
             Operation::Probe => probe(out),
         })
     }
@@ -165,7 +218,69 @@ impl Dialect for Memcached {
                 }
                 return Ok((*ends == 2).then(|| Ok(probed(version.take(), statistics))));
             }
+            (
+                Expected::Members {
+                    lists,
+                    opaque,
+                    members,
+                    failure: failed,
+                },
+                reply,
+            ) => match reply {
+                Reply::Value {
+                    opaque: Some(own),
+                    value,
+                } if own ^ *opaque < *lists => {
+                    let text = String::from_utf8_lossy(&value);
+                    members.extend(text.split(' ').filter_map(MemberHash::parse));
+                    return Ok(None);
+                }
+                Reply::ServerError(text) => {
+                    failed.get_or_insert(failure(text));
+                    return Ok(None);
+                }
+                Reply::NoOp => {
+                    members.sort_unstable();
+                    members.dedup();
+                    match failed.take() {
+                        Some(failure) => Err(failure),
+                        None => Ok(Outcome::Members(std::mem::take(members))),
+                    }
+                }
+                _ => return Err(ERROR),
+            },
+            (
+                Expected::AddMember {
+                    opaque,
+                    is_list_there,
+                },
+                reply,
+            ) if !*is_list_there => {
+                *is_list_there = true;
+                return match reply {
+                    Reply::Header { opaque: Some(own) }
+                    | Reply::NotStored { opaque: Some(own) }
+                        if own == *opaque =>
+                    {
+                        Ok(None)
+                    }
+                    // The reply to the second command tells of the failure, too.
+                    Reply::ServerError(_) => Ok(None),
+                    _ => Err(ERROR),
+                };
+            }
             (_, Reply::ServerError(text)) => Err(failure(text)),
+            (Expected::AddMember { opaque, .. }, Reply::Header { opaque: Some(own) })
+                if own == *opaque =>
+            {
+                Ok(Outcome::Stored)
+            }
+            // The list is gone a moment after it was made.
+            (Expected::AddMember { opaque, .. }, Reply::NotStored { opaque: Some(own) })
+                if own == *opaque =>
+            {
+                Err(Failure::Evicted)
+            }
             (Expected::Put { opaque }, Reply::Header { opaque: Some(own) }) if own == *opaque => {
                 Ok(Outcome::Stored)
             }

@@ -23,6 +23,14 @@ pub(crate) enum Command<'a> {
         ttl: u64,
         opaque: u64,
     },
+    /// Makes an empty value, if there is none.
+    Create { key: &'a str, ttl: u64, opaque: u64 },
+    /// Appends to a value that is there.
+    Append {
+        key: &'a str,
+        value: &'a [u8],
+        opaque: u64,
+    },
     /// Reads a value; a miss has no reply.
     GetQuietly { key: &'a str, opaque: u64 },
     /// Begins the time to live anew.
@@ -75,6 +83,15 @@ impl Command<'_> {
                 opaque,
             } => {
                 let line = write!(out, "ms {key} {} T{ttl} O{opaque}\r\n", value.len());
+                out.extend_from_slice(value);
+                out.extend_from_slice(b"\r\n");
+                line
+            }
+            Self::Create { key, ttl, opaque } => {
+                write!(out, "ms {key} 0 ME T{ttl} O{opaque}\r\n\r\n")
+            }
+            Self::Append { key, value, opaque } => {
+                let line = write!(out, "ms {key} {} MA O{opaque}\r\n", value.len());
                 out.extend_from_slice(value);
                 out.extend_from_slice(b"\r\n");
                 line

@@ -55,6 +55,12 @@ impl Default for Settings {
     }
 }
 
+/// Time to live of a list of members, seconds: a record may be renewed until the end of the list's period, and is
+/// needed for so long after.
+pub(crate) fn lists_ttl(settings: &Settings) -> u64 {
+    3 * seconds(settings.ttl)
+}
+
 /// Whole seconds, at least one.
 pub(crate) fn seconds(duration: Duration) -> u64 {
     duration.as_secs().max(1)

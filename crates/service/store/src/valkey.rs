@@ -7,6 +7,8 @@
 //! | scan | `HSCAN` |
 //! | delete | `HDEL` |
 //! | renew | `EXPIRE` |
+//! | add a member | `SADD`, `EXPIRE` |
+//! | members | `SMEMBERS` of each list |
 //! | probe | `PING`, `INFO server`, `INFO memory` |
 //!
 //! Each member has a hash: records and index in one. The hash lives as long as the member writes or renews.
@@ -17,12 +19,12 @@
 
 use redis_protocol::resp2::types::OwnedFrame;
 
-use objects::record::{HashName, StoreKey};
+use objects::record::{HashName, MemberHash, StoreKey};
 use wire::FlowKey;
 
 use crate::dialect::{Dialect, Progress, ProtocolError};
 use crate::resp::{command, frame};
-use crate::session::seconds;
+use crate::session::{lists_ttl, seconds};
 use crate::url::Login;
 use crate::{Cursor, Failure, Operation, Outcome, Page, Probe, Product, Settings, StoredValue};
 
@@ -37,6 +39,8 @@ pub(crate) struct Valkey {
     login: Login,
     /// Time to live of a hash, seconds.
     ttl: String,
+    /// The same of a list of members.
+    lists_ttl: String,
     /// The newest connection on which operations were sent, as the store names the connection.
     client: Option<Client>,
 }
@@ -59,6 +63,10 @@ pub(crate) enum Expected {
     Scan(HashName),
     Delete,
     Renew,
+    Members {
+        lists: usize,
+        replies: Vec<Reply>,
+    },
     /// Errors of login commands are fatal, those of `CLIENT` are not.
     Probe {
         login: usize,
@@ -74,6 +82,7 @@ impl Valkey {
         Self {
             login,
             ttl: seconds(settings.ttl).to_string(),
+            lists_ttl: lists_ttl(settings).to_string(),
             client: None,
         }
     }
@@ -187,6 +196,24 @@ impl Dialect for Valkey {
                 );
                 Expected::Renew
             }
+            Operation::AddMember { list, member } => {
+                let (list, member) = (list.to_string(), member.to_string());
+                command(&[b"SADD", list.as_bytes(), member.as_bytes()], out);
+                command(
+                    &[b"EXPIRE", list.as_bytes(), self.lists_ttl.as_bytes()],
+                    out,
+                );
+                Expected::Put(Vec::new())
+            }
+            Operation::Members { lists } => {
+                for list in lists {
+                    command(&[b"SMEMBERS", list.to_string().as_bytes()], out);
+                }
+                Expected::Members {
+                    lists: lists.len(),
+                    replies: Vec::new(),
+                }
+            }
             Operation::Probe => {
                 probe(out);
                 Expected::Probe {
@@ -227,6 +254,12 @@ impl Dialect for Valkey {
                 let are_all = replies.len() == hashes.len();
                 are_all
                     .then(|| found(hashes, *flow, std::mem::take(replies)))
+                    .transpose()
+            }
+            Expected::Members { lists, replies } => {
+                replies.push(reply);
+                (replies.len() == *lists)
+                    .then(|| members(std::mem::take(replies)))
                     .transpose()
             }
             Expected::Scan(hash) => over(reply, |frame| page(*hash, frame)),
@@ -318,6 +351,25 @@ fn found(
         }
     }
     Ok(Ok(Outcome::Found(values)))
+}
+
+/// Names that no member has written are ignored.
+fn members(replies: Vec<Reply>) -> Result<Result<Outcome, Failure>, ProtocolError> {
+    const ERROR: ProtocolError = ProtocolError("the reply to SMEMBERS is no list");
+    let frames = match successes(replies) {
+        Ok(frames) => frames,
+        Err(failure) => return Ok(Err(failure)),
+    };
+    let mut members = Vec::new();
+    for frame in frames {
+        let OwnedFrame::Array(names) = frame else {
+            return Err(ERROR);
+        };
+        members.extend(names.iter().filter_map(text).filter_map(MemberHash::parse));
+    }
+    members.sort_unstable();
+    members.dedup();
+    Ok(Ok(Outcome::Members(members)))
 }
 
 fn page(hash: HashName, frame: OwnedFrame) -> Result<Outcome, ProtocolError> {

@@ -72,6 +72,21 @@ fn no_timestamps_download_survives_host_after_host() {
     stored.stop();
 }
 
+/// The new member has not heard of the dead member: the store has the name.
+#[test]
+fn no_timestamps_download_survives_at_a_member_that_boots_after_the_death() {
+    let mut stored = StoredPool::of_members("objects-nots-boot", 1);
+    let pool = &mut stored.pool;
+    switch_off(pool, &["tcp_timestamps"]);
+    let download = Download::begin(pool, pool_addresses()[0]);
+    pool.members[0].program.host.power_off().expect("off");
+    pool.add_member(&[]);
+    download.finish();
+    pool.members[1].program.wait_for("revived", 1);
+    pool.assert_none_refused();
+    stored.stop();
+}
+
 #[test]
 fn no_timestamps_download_survives_death_of_its_server() {
     let stored = pool_without("objects-nots-kill", &["tcp_timestamps"]);

@@ -102,6 +102,7 @@ fn flaws(scenario: &PoolScenario) -> Flaws {
         skips_numbers: scenario.has(PoolFlaw::NumbersNotCompared),
         prefers_older: scenario.has(PoolFlaw::OlderGenerationPreferred),
         skips_chunks: scenario.has(PoolFlaw::ChunksSkipped),
+        ignores_list: scenario.has(PoolFlaw::ListedMembersIgnored),
     }
 }
 

@@ -13,6 +13,9 @@ use crate::{MS, SECOND};
 /// A balancer without a table of a former life waits for the longest lease.
 const FIRST_TABLE: u64 = 2100 * MS;
 
+/// The end of a fault is not waited for: longer than any run.
+pub(super) const FOR_GOOD: u64 = 36_000 * SECOND;
+
 /// Makes the stores of a run independent of the rest of the run.
 const STORE_SEED: u64 = 0x7374_6f72_6500;
 
@@ -61,6 +64,8 @@ pub enum PoolFlaw {
     OlderGenerationPreferred,
     /// The server hears that the client has chunks which the programs have not read.
     ChunksSkipped,
+    /// The list of members in the store is ignored.
+    ListedMembersIgnored,
 }
 
 impl StorePlan {
@@ -370,6 +375,7 @@ impl PoolScenario {
         let drawn = match rng.random_range(0..12) {
             0 => self.with_older_record(rng),
             1 => self.with_reused_port(rng),
+            2 => self.with_late_member(rng),
             _ => {
                 for object in &mut self.site.objects {
                     object.is_chunked |= rng.random_bool(0.1);
@@ -427,6 +433,20 @@ impl PoolScenario {
         let cut_at = begins + rng.random_range(300 * MS..600 * MS);
         let dies_at = begins + rng.random_range(5 * SECOND..6 * SECOND);
         self.faults = vec![(cut_at, cut), (dies_at, death)];
+        self
+    }
+
+    /// All members die, and then another member is booted for the first time.
+    fn with_late_member(mut self, rng: &mut SmallRng) -> Self {
+        self.with_quiet_client(1, &[0, 0]);
+        self.quality.delay = rng.random_range(40 * MS..80 * MS);
+        let late = self.members - 1;
+        let round_trip = 2 * self.quality.delay;
+        let dies = self.clients[0].begins + rng.random_range(4 * round_trip..8 * round_trip);
+        self.joins_at[late] = dies + rng.random_range(20 * MS..SECOND);
+        let lasts = FOR_GOOD;
+        let death = |member| (dies, Fault::PowerLost { member, lasts });
+        self.faults = (0..late).map(death).collect();
         self
     }
 

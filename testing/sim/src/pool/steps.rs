@@ -6,12 +6,12 @@ use super::{
     Pool, client,
     member::{Around, Sent, key_of, number_of},
     network::Receiver,
-    scenario::Fault,
+    scenario::{FOR_GOOD, Fault},
     segments::described,
     store::{Confirmed, Message},
     witness::{Broken, Known, KnownStore, is_collision, is_explained},
 };
-use crate::{MS, SECOND};
+use crate::SECOND;
 
 /// A hole of a client that was filled a short time ago may be in a segment that is still on its way.
 const HOLE_MEMORY: u64 = 2 * SECOND;
@@ -60,7 +60,6 @@ impl Pool {
                     member.on_time(service, around, sent)
                 })?;
                 self.happened.moved |= !was_up && self.now > 0;
-                self.happened.booted |= !was_up && self.members[number].is_up && self.now > MS;
             }
         }
         for number in 0..self.clients.len() {
@@ -425,9 +424,12 @@ impl Pool {
 }
 
 impl Fault {
-    /// How long a fault lasts.
+    /// How long clients have to wait for the end of the fault.
     pub(super) const fn lasts(&self) -> u64 {
         match self {
+            Self::PowerLost {
+                lasts: FOR_GOOD, ..
+            } => 0,
             Self::PowerLost { lasts, .. }
             | Self::Stopped { lasts, .. }
             | Self::ClientSideCut { lasts, .. }

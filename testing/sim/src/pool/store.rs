@@ -5,11 +5,11 @@
 
 mod client;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use objects::{
     PoolKey,
-    record::{Record, RecordKey, StoreKey},
+    record::{MemberHash, MemberList, Record, RecordKey, StoreKey},
     store::{Cursor, Failure, Operation, Outcome, Page, StoredValue, Ticket},
 };
 use rand::{Rng, rngs::SmallRng};
@@ -71,6 +71,7 @@ struct Host {
     is_indexed: bool,
     /// Each with the number of its put.
     records: BTreeMap<StoreKey, (u64, Vec<u8>)>,
+    members: BTreeSet<(MemberList, MemberHash)>,
     puts: u64,
     /// Number of the life.
     instance: u64,
@@ -106,6 +107,7 @@ impl Host {
         Self {
             is_indexed,
             records: BTreeMap::new(),
+            members: BTreeSet::new(),
             puts: 0,
             instance: 1,
             is_up: true,
@@ -153,6 +155,14 @@ impl Host {
             Operation::Renew { key } => Outcome::Renewed {
                 exists: self.records.contains_key(&key),
             },
+            Operation::AddMember { list, member } => {
+                self.members.insert((list, member));
+                Outcome::Stored
+            }
+            Operation::Members { lists } => {
+                let all = { self.members.iter() }.filter(|(list, _)| lists.contains(list));
+                Outcome::Members(all.map(|(_, member)| *member).collect())
+            }
             Operation::Probe => return Err(Failure::Unsupported),
         })
     }
@@ -296,6 +306,7 @@ impl StoreSide {
         (host.is_up, host.returns_at) = (false, returns_at);
         if forgets {
             host.records.clear();
+            host.members.clear();
         }
         let connections = std::mem::take(&mut host.connections);
         for (member, connection) in connections.into_iter().filter(|_| !is_silent) {

@@ -35,8 +35,6 @@ pub(super) struct Happened {
     pub(super) changed: bool,
     /// A host of a member has lost power.
     pub(super) lost_power: bool,
-    /// A member was booted after the beginning of the run.
-    pub(super) booted: bool,
     /// A store was late, silent or dead, or has lost records.
     pub(super) store_failed: bool,
 }
@@ -89,11 +87,9 @@ pub(super) fn is_explained(reason: &Reason, known: Known) -> bool {
         ) => known.store.is_some_and(|store| {
             let is_unstored = !store.has_timestamps && !store.is_stored;
             let is_lost = known.happened.store_failed && !store.is_there;
-            // A member that was booted after the death of another member does not know the name of the record.
-            let has_other_name = known.happened.booted;
             // The client repeats a request, and the repetitions were lost.
             let is_early = !store.has_timestamps && *reason == PositionError::NextRequest.into();
-            is_lost || is_unstored || store.is_exposed || has_other_name || is_early
+            is_lost || is_unstored || store.is_exposed || is_early
         }),
         Reason::Position(_)
         | Reason::Idle

@@ -1,21 +1,28 @@
 //! Names of records in a store.
 //!
-//! | store | name |
-//! |---|---|
-//! | Valkey, Redis | hash `o:{service}:{member}`, field `{client}>{server}` |
-//! | memcached | `o:{service}:{member}:{client}>{server}` |
+//! | store | name of a record | names of members |
+//! |---|---|---|
+//! | Valkey, Redis | hash `o:{service}:{member}`, field `{client}>{server}` | set `m:{service}:{period}` |
+//! | memcached | `o:{service}:{member}:{client}>{server}` | value `m:{service}:{period}` |
 //!
 //! The hash is the index of a member's records. memcached takes names of 250 bytes; the longest name has 165 bytes.
+//!
+//! A member that boots after the death of another member has not heard of that name: each member adds its name to the
+//! list of members. The list is in the store: whoever reaches the records of a dead member reaches the list, too, and a
+//! balancer that was started anew need not remember. A list is of a period, so that old names expire in any store.
 
 use alloc::string::{String, ToString as _};
 use core::fmt;
 use core::net::SocketAddr;
+use core::time::Duration;
 
 use wire::FlowKey;
 
 use crate::key::PoolKey;
 
 const MEMBER_LABEL: &[u8] = b"outlive store member 1";
+/// As long as a record lives without a renewal, seconds.
+const PERIOD_SECONDS: u64 = 2 * 3600;
 
 /// A member's name, hashed under the key of the pool: two pools with one store have different names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,6 +34,13 @@ impl MemberHash {
     pub fn of(name: &str, key: &PoolKey) -> Self {
         let [a, b, c, d, e, f, g, h, ..] = key.derive(MEMBER_LABEL, name.as_bytes());
         Self(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+    }
+
+    /// The hash of these digits. `None`: not written by [`fmt::Display`].
+    #[must_use]
+    pub fn parse(digits: &str) -> Option<Self> {
+        let hash = Self(u64::from_str_radix(digits, 16).ok()?);
+        (hash.to_string() == digits).then_some(hash)
     }
 }
 
@@ -63,6 +77,46 @@ impl HashName {
 impl fmt::Display for HashName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "o:{}:{}", self.service, self.member)
+    }
+}
+
+/// Name of the list of members that were in the pool in a period.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemberList {
+    service: SocketAddr,
+    period: u64,
+}
+
+impl MemberList {
+    /// The list of now. `unix`: time since the Unix epoch.
+    #[must_use]
+    pub fn at(service: SocketAddr, unix: Duration) -> Self {
+        let service = SocketAddr::new(service.ip().to_canonical(), service.port());
+        let period = unix.as_secs() / PERIOD_SECONDS;
+        Self { service, period }
+    }
+
+    /// The lists with the members whose records may be in the store: clocks of hosts differ.
+    #[must_use]
+    pub const fn around(self) -> [Self; 3] {
+        let Self { service, period } = self;
+        [
+            Self {
+                service,
+                period: period.saturating_sub(1),
+            },
+            self,
+            Self {
+                service,
+                period: period + 1,
+            },
+        ]
+    }
+}
+
+impl fmt::Display for MemberList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "m:{}:{}", self.service, self.period)
     }
 }
 

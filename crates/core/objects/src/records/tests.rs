@@ -6,18 +6,22 @@ use http1::version::ObjectVersion;
 
 use super::*;
 use crate::isn::{self, Slot};
-use crate::record::{NONCE_LEN, StoredAnswer, StoredOptions, StoredTurn};
-use crate::store::{Completion, Operation, Outcome, Page, QueueFull, Report, StoredValue, Ticket};
+use crate::record::{MemberHash, MemberList, NONCE_LEN, StoredAnswer, StoredOptions, StoredTurn};
+use crate::store::{
+    Completion, MembersFound, Operation, Outcome, Page, QueueFull, Report, StoredValue, Ticket,
+};
 
 const POOL: PoolKey = PoolKey([1; 16]);
 const SERVER_INCARNATION: u32 = 2;
 
 type Shelf = Rc<RefCell<BTreeMap<StoreKey, Vec<u8>>>>;
+type Lists = Rc<RefCell<BTreeSet<(MemberList, MemberHash)>>>;
 
 /// A store that answers at once.
 #[derive(Default)]
 struct Memory {
     shelf: Shelf,
+    lists: Lists,
     reports: Vec<Report>,
     submitted: u64,
 }
@@ -47,7 +51,21 @@ impl Store for Memory {
             Operation::Delete { key } => Outcome::Deleted {
                 existed: shelf.remove(&key).is_some(),
             },
-            _ => Outcome::Found(Vec::new()),
+            Operation::Get { hashes, flow } => {
+                let keys = hashes.iter().map(|hash| StoreKey::new(*hash, flow));
+                let found = keys.filter_map(|key| Some(value(&key, shelf.get(&key)?)));
+                Outcome::Found(found.collect())
+            }
+            Operation::AddMember { list, member } => {
+                self.lists.borrow_mut().insert((list, member));
+                Outcome::Stored
+            }
+            Operation::Members { lists } => {
+                let all = self.lists.borrow();
+                let listed = all.iter().filter(|(list, _)| lists.contains(list));
+                Outcome::Members(listed.map(|(_, member)| *member).collect())
+            }
+            Operation::Renew { .. } | Operation::Probe => Outcome::Found(Vec::new()),
         };
         let result = Ok(outcome);
         self.reports
@@ -151,18 +169,23 @@ fn record(owner: u64) -> Record {
 
 /// The records of web1, with the store's records.
 fn records(shelf: &Shelf) -> Records<Memory> {
+    records_of("web1", shelf, &Lists::default(), true)
+}
+
+fn records_of(member: &str, shelf: &Shelf, lists: &Lists, has_index: bool) -> Records<Memory> {
     let settings = Settings {
         service: service(),
         key: POOL,
         delay: Duration::from_millis(5),
         acks: StoreAcks::First,
-        has_index: true,
+        has_index,
     };
     let store = Memory {
         shelf: Rc::clone(shelf),
+        lists: Rc::clone(lists),
         ..Memory::default()
     };
-    Records::new(&settings, "web1", vec![store], || [0; NONCE_LEN])
+    Records::new(&settings, member, vec![store], || [0; NONCE_LEN])
 }
 
 fn shelf(member: &str, record: &Record) -> Shelf {
@@ -181,7 +204,7 @@ fn at(seconds: u64) -> Moment {
 /// Polls, and returns the number of calls that are due.
 fn calls(records: &mut Records<Memory>, moment: Moment, owns: bool) -> usize {
     let life = (SERVER_INCARNATION, moment);
-    for _ in 0..2 {
+    for _ in 0..3 {
         let Ok(_) = records.poll(&mut NoFlows, &[], life, |_| owns);
     }
     let Ok(calls) = records.due_calls(&mut NoFlows, SERVER_INCARNATION, moment.now);
@@ -220,6 +243,19 @@ fn clients_of_member_that_died_before_the_first_table_are_called() {
     assert_eq!(calls(&mut records, at(1), true), 1);
 }
 
+/// Two members die at the same moment: the pool hears of one after the other, and the client is the second one's first.
+#[test]
+fn clients_are_called_when_their_next_owner_has_died_before_its_call() {
+    let mut records = records(&shelf("web2", &record(22)));
+    records.begin_membership(1);
+    records.set_members([(1, "web1"), (22, "web2"), (33, "web3")].into_iter());
+    calls(&mut records, at(1), false);
+    records.set_members([(1, "web1"), (33, "web3")].into_iter());
+    assert_eq!(calls(&mut records, at(2), false), 0);
+    records.set_members([(1, "web1")].into_iter());
+    assert_eq!(calls(&mut records, at(3), true), 1);
+}
+
 /// The clock of the dead member may be ahead: a record that the dead member wrote late must be older.
 #[test]
 fn record_of_a_revival_is_newer_than_the_clocks_of_two_hosts_differ() {
@@ -248,6 +284,76 @@ fn older_record_of_the_second_store_replaces_no_call() {
     calls.extend([(name_of("web2"), record(22))], at(2).now);
     let Ok(second) = calls.due(&POOL, at(1).now + Duration::from_millis(10), serves);
     assert_eq!((first.len(), second.len()), (1, 0));
+}
+
+/// A copy of a client's segment.
+fn copy() -> SegmentCopy {
+    SegmentCopy {
+        key: key(),
+        kind: CopyKind::Unknown,
+        interface: 1,
+        packet: Vec::new(),
+        packet_len: 0,
+    }
+}
+
+/// web2 has joined and died, and its record is in the store. Then web1 joins.
+fn joined_after_a_death(has_index: bool) -> Records<Memory> {
+    let (shelf, lists) = (shelf("web2", &record(22)), Lists::default());
+    let mut dead = records_of("web2", &shelf, &lists, has_index);
+    dead.begin_membership(22);
+    calls(&mut dead, at(0), true);
+    let mut records = records_of("web1", &shelf, &lists, has_index);
+    records.begin_membership(1);
+    records.set_members([(1, "web1")].into_iter());
+    records
+}
+
+#[test]
+fn clients_of_member_that_died_before_the_boot_are_called() {
+    for owns in [false, true] {
+        let mut records = joined_after_a_death(true);
+        assert_eq!(calls(&mut records, at(1), owns), usize::from(owns));
+    }
+}
+
+#[test]
+fn record_of_member_that_died_before_the_boot_is_found() {
+    for has_index in [false, true] {
+        let mut records = joined_after_a_death(has_index);
+        assert!(records.look_up(copy(), at(1).now).is_none());
+        let mut found = Vec::new();
+        for _ in 0..3 {
+            let life = (SERVER_INCARNATION, at(1));
+            let Ok(more) = records.poll(&mut NoFlows, &[], life, |_| true);
+            found.extend(more);
+        }
+        let records: Vec<_> = found.into_iter().map(|it| it.record).collect();
+        assert_eq!(records, [Ok(record(22))]);
+    }
+}
+
+/// A list that cannot be read may have the name of a record.
+#[test]
+fn missing_record_is_no_proof_without_the_list_of_members() {
+    let shelf = Shelf::default();
+    let mut records = records(&shelf);
+    records.begin_membership(1);
+    let names = &mut records.names;
+    let (look, _) = names.due_look(at(1)).unwrap();
+    let failure = Some(Failure::TimedOut);
+    let members = Vec::new();
+    names.note_listed(look, MembersFound { members, failure }, at(1).now);
+    let mut look_ups = LookUps::default();
+    assert!(look_ups.begin(copy(), at(1).now));
+    look_ups.note_asked(key(), records.names.version);
+    let missing = |look_ups: &mut LookUps, moment: Moment| {
+        let found = look_ups.complete(key(), Ok(Lookup::Missing), &records.names, moment.now);
+        found.map(|it| it.record)
+    };
+    assert_eq!(missing(&mut look_ups, at(2)), None);
+    let lost = Some(Err(PositionError::StoreLost));
+    assert_eq!(missing(&mut look_ups, at(5)), lost);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use wire::FlowKey;
 
-use crate::record::{HashName, RecordError, StoreKey};
+use crate::record::{HashName, MemberHash, MemberList, RecordError, StoreKey};
 
 /// A key-value store: a queue of operations.
 pub trait Store {
@@ -58,6 +58,18 @@ pub enum Operation {
         /// Name of the record.
         key: StoreKey,
     },
+    /// Adds a name to a list of members.
+    AddMember {
+        /// The list.
+        list: MemberList,
+        /// The member.
+        member: MemberHash,
+    },
+    /// Reads lists of members.
+    Members {
+        /// The lists.
+        lists: Vec<MemberList>,
+    },
     /// Asks the store about itself.
     Probe,
 }
@@ -72,6 +84,8 @@ impl Operation {
             Self::Scan { .. } => OperationKind::Scan,
             Self::Delete { .. } => OperationKind::Delete,
             Self::Renew { .. } => OperationKind::Renew,
+            Self::AddMember { .. } => OperationKind::AddMember,
+            Self::Members { .. } => OperationKind::Members,
             Self::Probe => OperationKind::Probe,
         }
     }
@@ -90,18 +104,24 @@ pub enum OperationKind {
     Delete,
     /// [`Operation::Renew`].
     Renew,
+    /// [`Operation::AddMember`].
+    AddMember,
+    /// [`Operation::Members`].
+    Members,
     /// [`Operation::Probe`].
     Probe,
 }
 
 impl OperationKind {
     /// All kinds.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Put,
         Self::Get,
         Self::Scan,
         Self::Delete,
         Self::Renew,
+        Self::AddMember,
+        Self::Members,
         Self::Probe,
     ];
 
@@ -114,6 +134,8 @@ impl OperationKind {
             Self::Scan => "scan",
             Self::Delete => "delete",
             Self::Renew => "renew",
+            Self::AddMember => "add_member",
+            Self::Members => "members",
             Self::Probe => "probe",
         }
     }
@@ -169,7 +191,7 @@ pub struct Completion {
 /// What an operation has found or done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The store has written the record.
+    /// The store has written the record, or the name of the member.
     Stored,
     /// The records of the connection. None: no hash has a record, and every hash was read.
     Found(Vec<StoredValue>),
@@ -185,6 +207,8 @@ pub enum Outcome {
         /// The store has the record; in stores with hashes: a record of the member.
         exists: bool,
     },
+    /// The members of all lists, each once.
+    Members(Vec<MemberHash>),
     /// About the store.
     Probed(Probe),
 }

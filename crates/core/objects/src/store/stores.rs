@@ -5,7 +5,8 @@
 //! | put | written to both; over with the first confirmation, or with both ([`StoreAcks`]) |
 //! | look-up | read from both; the newest generation wins |
 //! | scan | the records of the first store, then of the second |
-//! | delete, renew | at both |
+//! | delete, renew, addition of a member | at both |
+//! | list of members | read from both; the members of both |
 //!
 //! A look-up without a record is *missing* only if every store has answered. A store with a record that cannot be read
 //! counts as a failed store.
@@ -22,7 +23,9 @@ use super::{
     Completion, Cursor, Failure, Operation, Outcome, Page, Report, Store, StoredValue, Ticket,
 };
 use crate::flaws::Flaws;
-use crate::record::{HashName, NONCE_LEN, Record, RecordError, RecordKey, StoreKey};
+use crate::record::{
+    HashName, MemberHash, MemberList, NONCE_LEN, Record, RecordError, RecordKey, StoreKey,
+};
 
 /// When a put is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -120,6 +123,19 @@ pub enum StoresOutcome {
     Deleted(Result<bool, Failure>),
     /// Of [`Stores::renew`]: whether a store has the record.
     Renewed(Result<bool, Failure>),
+    /// Of [`Stores::add_member`]: whether all stores have the name.
+    Added(Result<(), Failure>),
+    /// Of [`Stores::members`].
+    Members(MembersFound),
+}
+
+/// The members that stores list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MembersFound {
+    /// Of all stores that have answered.
+    pub members: Vec<MemberHash>,
+    /// A store has failed: members may be missing.
+    pub failure: Option<Failure>,
 }
 
 /// The newest record of a connection.
@@ -162,6 +178,8 @@ enum Question {
     Scan(ScanPosition),
     Delete,
     Renew,
+    AddMember,
+    Members,
 }
 
 impl<S: Store> Stores<S> {
@@ -239,6 +257,17 @@ impl<S: Store> Stores<S> {
     /// Begins the time to live of a record anew: see [`Operation::Renew`].
     pub fn renew(&mut self, key: StoreKey) -> StoresTicket {
         self.submit_to_all(Question::Renew, &Operation::Renew { key })
+    }
+
+    /// Adds a name to a list of members.
+    pub fn add_member(&mut self, list: MemberList, member: MemberHash) -> StoresTicket {
+        self.submit_to_all(Question::AddMember, &Operation::AddMember { list, member })
+    }
+
+    /// Reads lists of members.
+    pub fn members(&mut self, lists: &[MemberList]) -> StoresTicket {
+        let lists = lists.to_vec();
+        self.submit_to_all(Question::Members, &Operation::Members { lists })
     }
 
     fn submit_to_all(&mut self, question: Question, operation: &Operation) -> StoresTicket {
@@ -373,6 +402,8 @@ fn combined(
         }
         Question::Delete => StoresOutcome::Deleted(any_had(answers)),
         Question::Renew => StoresOutcome::Renewed(any_had(answers)),
+        Question::AddMember => StoresOutcome::Added(all_stored(answers)),
+        Question::Members => StoresOutcome::Members(all_members(answers)),
     }
 }
 
@@ -386,6 +417,28 @@ fn any_had(answers: Vec<Result<Outcome, Failure>>) -> Result<bool, Failure> {
         };
     }
     Ok(had)
+}
+
+fn all_stored(answers: Vec<Result<Outcome, Failure>>) -> Result<(), Failure> {
+    let mut answers = answers.into_iter();
+    answers.try_for_each(|answer| match answer? {
+        Outcome::Stored => Ok(()),
+        _ => Err(Failure::Protocol("the outcome of another operation")),
+    })
+}
+
+fn all_members(answers: Vec<Result<Outcome, Failure>>) -> MembersFound {
+    let (mut members, mut failure) = (Vec::new(), None);
+    for answer in answers {
+        match answer {
+            Ok(Outcome::Members(listed)) => members.extend(listed),
+            Ok(_) => failure = Some(Failure::Protocol("the outcome of another operation")),
+            Err(error) => failure = Some(error),
+        }
+    }
+    members.sort_unstable();
+    members.dedup();
+    MembersFound { members, failure }
 }
 
 /// The newest record of all stores.

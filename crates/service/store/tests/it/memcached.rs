@@ -3,7 +3,7 @@ use std::net::TcpStream;
 
 use store::{Cursor, Failure, Operation, Outcome};
 
-use crate::server::{Server, get, hash, key, put, values};
+use crate::server::{Server, check_lists, get, hash, key, put, values};
 
 #[test]
 fn record_is_read_by_an_independent_reader() {
@@ -75,6 +75,12 @@ fn records_are_written_read_renewed_and_deleted() {
         values(client.perform(get(&["web1"], 1))),
         Vec::<Vec<u8>>::new()
     );
+}
+
+#[test]
+fn lists_of_members_are_read_each_name_once() {
+    let server = Server::memcached(&["-M"]);
+    check_lists(&mut server.memcached_client());
 }
 
 #[test]

@@ -11,7 +11,9 @@ use std::{
 
 use objects::PoolKey;
 use objects::isn::Slot;
-use objects::record::{HashName, MemberHash, Record, StoreKey, StoredOptions, StoredTurn};
+use objects::record::{
+    HashName, MemberHash, MemberList, Record, StoreKey, StoredOptions, StoredTurn,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use store::{
     Completion, Failure, Operation, Outcome, Report, Settings, Store as _, StoreClient, Ticket,
@@ -333,4 +335,35 @@ pub(crate) fn record(generation: u32) -> Record {
         inputs: None,
         chunks: None,
     }
+}
+
+/// The lists of members of two hours each, of which the second is now.
+pub(crate) fn lists() -> [MemberList; 3] {
+    let now = Duration::from_secs(1_800_000_000);
+    MemberList::at(([10, 0, 0, 10], 80).into(), now).around()
+}
+
+/// Members are in one list, in two lists, twice in a list, or in a list of which nobody asks.
+pub(crate) fn check_lists(client: &mut Client) {
+    let [before, now, behind] = lists();
+    let read = |client: &mut Client| {
+        client.perform(Operation::Members {
+            lists: vec![before, now],
+        })
+    };
+    assert_eq!(read(client), Ok(Outcome::Members(Vec::new())));
+    let [web1, web2, web3] = ["web1", "web2", "web3"].map(|name| MemberHash::of(name, &POOL));
+    for (list, member) in [
+        (now, web1),
+        (before, web2),
+        (before, web1),
+        (now, web1),
+        (behind, web3),
+    ] {
+        let added = client.perform(Operation::AddMember { list, member });
+        assert_eq!(added, Ok(Outcome::Stored));
+    }
+    let mut members = vec![web1, web2];
+    members.sort_unstable();
+    assert_eq!(read(client), Ok(Outcome::Members(members)));
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use store::{Cursor, Failure, Operation, Outcome};
 
-use crate::server::{Server, get, hash, key, put, values};
+use crate::server::{Server, check_lists, get, hash, key, lists, put, values};
 
 #[test]
 fn record_is_read_by_an_independent_reader() {
@@ -95,6 +95,18 @@ fn renewed_record_has_a_whole_time_to_live() {
     );
     let ttl: u64 = redis::cmd("TTL").arg(&name).query(&mut reader).unwrap();
     assert!(ttl > 100, "{ttl}");
+}
+
+#[test]
+fn lists_of_members_are_read_each_name_once() {
+    let server = Server::redis(&[]);
+    check_lists(&mut server.redis_client());
+    let mut reader = server.reader();
+    let ttl: u64 = redis::cmd("TTL")
+        .arg(lists()[1].to_string())
+        .query(&mut reader)
+        .unwrap();
+    assert!(ttl > 2 * 7200, "{ttl}");
 }
 
 #[test]
