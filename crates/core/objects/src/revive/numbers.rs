@@ -4,12 +4,13 @@ use core::time::Duration;
 
 use wire::{Flags, FlowKey, Segment};
 
-use super::{Position, PositionError, Reason, Rejected, Rules, segments};
+use super::{Position, PositionError, Reason, Rejected, Rules, segments, unreachable};
 use crate::key::PoolKey;
 use crate::record::{Record, StoredTurn};
 
-/// Time after which a client has repeated an unacknowledged request.
-const REPEAT_TIME: Duration = Duration::from_secs(4);
+/// Time after which a client has repeated an unacknowledged request: its pauses may have grown behind a long response,
+/// and during the death.
+const REPEAT_TIME: Duration = Duration::from_secs(15);
 
 /// Why a client that has the whole response of the record is not revived now.
 pub(super) fn objection(
@@ -44,12 +45,19 @@ fn without_request(
     has_repeated: bool,
 ) -> Rejected {
     let end = turn.request_end();
-    // The client has sent more than a FIN, and repeats nothing: the next request was acknowledged, and was not
-    // protected.
-    if segment.seq().after(end + 1) && has_repeated {
-        return Rejected {
-            reason: PositionError::NextRequest.into(),
-            reset: segments::reset(key, segment.ack(), segment.end_seq()),
+    // The client has sent more than a FIN.
+    if segment.seq().after(end + 1) {
+        // A client that repeats nothing has the acknowledgement of the next request, which was not protected. Another
+        // client's timer brings the request, sooner by this message.
+        return match has_repeated {
+            true => Rejected {
+                reason: PositionError::NextRequest.into(),
+                reset: segments::reset(key, segment.ack(), segment.end_seq()),
+            },
+            false => Rejected {
+                reason: Reason::Idle,
+                reset: unreachable::about(key, end),
+            },
         };
     }
     let closes = segment.flags().contains(Flags::FIN) && segment.seq() == end;
