@@ -92,11 +92,16 @@ impl Flaws {
         record: &Record,
         slot: Slot,
         server_isn: SeqNumber,
+        seq: SeqNumber,
     ) -> Option<Record> {
-        Self::has(self.skips_numbers).then(|| Record {
-            slot,
-            server_isn,
-            ..record.clone()
+        Self::has(self.skips_numbers).then(|| {
+            let mut record = record.clone();
+            let is_near = record.is_near(seq);
+            (record.slot, record.server_isn) = (slot, server_isn);
+            if let Some(turn) = record.turns.last_mut().filter(|_| !is_near) {
+                turn.request_start = seq + 1;
+            }
+            record
         })
     }
 }

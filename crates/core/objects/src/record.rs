@@ -36,6 +36,7 @@ pub use self::name::{HashName, MemberHash, MemberList, StoreKey};
 pub use self::seal::{NONCE_LEN, RecordError, RecordKey, SEALED_LEN_MAX};
 use crate::flow::Flow;
 use crate::isn::Slot;
+use crate::queue::FLOW_LEN_MAX;
 use crate::timestamp::ClientOptions;
 
 /// Most turns of a record: a client has at most this many requests under way.
@@ -155,6 +156,19 @@ impl Record {
     #[must_use]
     pub fn is_of(&self, server_isn: SeqNumber, client_isn: Option<SeqNumber>) -> bool {
         self.server_isn == server_isn && client_isn.is_none_or(|isn| isn == self.client_isn)
+    }
+
+    /// Whether the client can have sent a segment with this number around the last turn: from the request before, which
+    /// a record has, too, to the bytes that wait behind. A connection on the same port 256 s before has the same
+    /// server's number, and another client's.
+    #[must_use]
+    pub(crate) fn is_near(&self, seq: SeqNumber) -> bool {
+        let near = |turn: &StoredTurn| {
+            let first = turn.request_start - u32::try_from(REQUEST_LEN_MAX).unwrap_or(0);
+            let distance = usize::try_from(seq.distance_from(first)?).ok()?;
+            Some(distance <= REQUEST_LEN_MAX + turn.request.len() + FLOW_LEN_MAX)
+        };
+        self.turns.last().and_then(near).unwrap_or(false)
     }
 
     /// The newest turn whose response has begun at or before the client's acknowledgement, and the bytes of that

@@ -223,7 +223,8 @@ impl Revival {
         let echo = Timestamp::from_wire(echo);
         let renumbered = match echo.state {
             State::Stored { slot, .. } => record.ok().and_then(|record| {
-                flaws.renumbered(record, slot, isn::initial(&rules.key, &key, slot))
+                let server_isn = isn::initial(&rules.key, &key, slot);
+                flaws.renumbered(record, slot, server_isn, segment.seq())
             }),
             _ => None,
         };

@@ -476,7 +476,9 @@ impl PoolScenario {
         let changed = |member| Fault::Changed { member, object: 0 };
         let round_trip = 2 * self.quality.delay;
         let first_dies = first.begins + rng.random_range(15 * round_trip..21 * round_trip);
-        let second_dies = second.begins + rng.random_range(5 * round_trip..11 * round_trip);
+        // The client has heard of its record, and repeats its request.
+        let late = rng.random_range(26 * round_trip..34 * round_trip) / 10;
+        let second_dies = second.begins + late;
         self.faults = (0..4).map(|it| (first_dies - MS, changed(it))).collect();
         let all = false;
         self.faults.extend([

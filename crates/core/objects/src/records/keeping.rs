@@ -154,7 +154,8 @@ impl One {
             return now >= self.needed_until;
         };
         let number = self.record.turns.last().map_or(0, |turn| turn.number);
-        let is_near = (0..=1).contains(&flow.turn.number.wrapping_sub(number));
+        let is_near = (0..=1).contains(&flow.turn.number.wrapping_sub(number))
+            && self.record.is_near(flow.turn.request_end);
         if is_near || flow.mode == Mode::Reviving || flow.incarnation != incarnation {
             self.looks = 0;
             if flow.mode == Mode::Served && flow.incarnation == incarnation {

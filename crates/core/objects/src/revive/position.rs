@@ -215,6 +215,9 @@ impl Position {
         // the client would not have asked. With an earlier request the client does not know that this request
         // has arrived, and asks the request of the record after that.
         if turns_behind == 1 {
+            if !record.is_near(segment.seq()) {
+                return Err(PositionError::OtherRecord);
+            }
             let is_earlier = segment.seq().before(turn.request_start);
             let asked = is_earlier.then_some(turn);
             return Ok((told.idle(key, flow, turn.request_start), asked));
@@ -239,8 +242,7 @@ impl Position {
         let turn = record.turns.last().ok_or(PositionError::OtherRecord)?;
         let slot = record.slot;
         let is_of = record.is_of(isn::initial(key, flow, slot), None);
-        let is_early = segment.seq().before(turn.request_start);
-        if record.options.has_timestamps || !is_of || is_early {
+        if record.options.has_timestamps || !is_of {
             return Err(PositionError::OtherRecord);
         }
         let options = ClientOptions::of_number(0);
@@ -263,6 +265,10 @@ impl Position {
         let answer = turn.answer.as_ref().ok_or(PositionError::OtherRecord)?;
         let acked = answer.offset(segment.ack());
         let acked = acked.ok_or(PositionError::OtherRecord)?;
+        // An acknowledgement of the response has come with a part of the request at least.
+        if segment.seq().before(turn.request_start) {
+            return Err(PositionError::OtherRecord);
+        }
         let end = turn.request_end();
         let has_all = answer.response_len == Some(acked);
         let behind = segment.seq().distance_from(end).unwrap_or(0);

@@ -161,6 +161,27 @@ fn stored_echo_without_its_record_is_refused() {
     }
 }
 
+/// 256 s are a round of slots: the server's number is the same, and the clock of the client's numbers has gone on.
+#[test]
+fn record_of_a_connection_on_the_same_port_a_round_before_is_refused() {
+    for (number, later) in [
+        (0, 64_000_000),
+        (0, 1 << 31),
+        (0, 3 << 30),
+        (1, 64_000_000),
+        (1, 3 << 30),
+    ] {
+        let record = record(number);
+        let segment = (request_end() + later, ack_at(3000), stored_echo(0), &[][..]);
+        let refused = reason(begin_with(Ok(&record), segment));
+        let is_other = matches!(
+            refused,
+            Reason::Position(PositionError::OtherRecord | PositionError::NextRequest)
+        );
+        assert!(is_other, "{number}, {later}: {refused}");
+    }
+}
+
 #[test]
 fn stored_echo_with_another_tag_is_refused() {
     let record = record(0);
