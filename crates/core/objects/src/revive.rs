@@ -324,11 +324,19 @@ impl Revival {
     /// The question of a response whose request is in the record.
     fn stored_question(&self, segment: &Segment<'_>) -> Option<Result<Question, Reason>> {
         let turn = self.stored.as_ref()?;
+        let is_behind = !segment.seq().before(turn.request_end());
         let released = segment.seq().distance_from(turn.request_start);
         let released = released.and_then(|released| u8::try_from(released).ok());
-        let released = released.unwrap_or(0).min(RELEASED_MAX);
+        // A client that has sent the request, and holds it, has the same number in a segment without payload. The least
+        // is certain; with the next echo of the client the programs acknowledge the rest, if no client needs to hold
+        // its request.
+        let has_timestamps = segment.timestamps().is_some();
+        let released = match is_behind && has_timestamps {
+            true => self.flaws.released_with_response(turn.number),
+            false => released.unwrap_or(0).min(RELEASED_MAX),
+        };
         let question = self.question(&turn.request, turn.request_start, released);
-        let is_acknowledged = !segment.seq().before(turn.request_end());
+        let is_acknowledged = is_behind && !has_timestamps;
         Some(question.map(|question| Question {
             is_acknowledged,
             ..question
