@@ -5,7 +5,7 @@ use core::time::Duration;
 use wire::{Flags, FlowKey, SeqNumber};
 
 use super::packet::{ACK_OFFSET, Options, Packet, SEQ_OFFSET, Segment, find_options, write32};
-use super::{Counter, Life, Plane, StoreKind, Verdict};
+use super::{Counter, Event, Life, Plane, StoreKind, Verdict};
 use crate::flow::{
     Client, Flow, Mode, POOL_WINDOW_SCALE, Phase, ResponseEnd, Server, States, Storage, Turn,
     Unprotected,
@@ -368,6 +368,10 @@ pub(super) fn promote(plane: &mut Plane, key: FlowKey, segment: &Segment) {
     let half_open = plane.half_open.get(&key);
     if let Some(half_open) = half_open.filter(|half_open| half_open.is_completed_by(segment)) {
         let flow = half_open.flow(&key, &plane.shared.key(), plane.shared.life.store);
+        if let Some(reason) = flow.unprotected {
+            let event = Event::Unprotected { key, reason };
+            plane.shared.events.push_back(event);
+        }
         plane.flows.insert(key, flow);
         plane.half_open.remove(&key);
     }

@@ -149,8 +149,8 @@ __noinline int fill_flow(struct object_scratch *s, const struct object_embryo *e
 }
 
 /* A segment of no flow: the last step of a handshake that we saw begin? */
-static __always_inline struct object_flow *promote(const struct member *m, struct object_scratch *s,
-						   const struct flow_key *key, const struct packet *p)
+static __always_inline struct object_flow *promote(struct member *m, struct object_scratch *s, const struct flow_key *key,
+						   const struct packet *p)
 {
 	struct object_embryo *e = bpf_map_lookup_elem(&embryos, key);
 	/* Since two changes of the pool, another member may have served the connection, and may have died. */
@@ -166,6 +166,8 @@ static __always_inline struct object_flow *promote(const struct member *m, struc
 	long denied = bpf_map_update_elem(&object_flows, key, &s->flow, BPF_NOEXIST);
 	if (denied && denied != -EEXIST)
 		count(OBJECTS_TABLE_FULL);
+	if (!denied && s->flow.unprotected)
+		tell(m, OBJECT_UNPROTECTED, key, s->flow.unprotected, 0);
 	bpf_map_delete_elem(&embryos, key);
 	return bpf_map_lookup_elem(&object_flows, key);
 }

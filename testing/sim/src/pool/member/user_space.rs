@@ -258,12 +258,6 @@ impl Member {
                 Event::Unprotected { key, .. } => Some(*key),
                 _ => None,
             }));
-        // Of handshakes no event tells.
-        let unprotected = self
-            .plane
-            .flows()
-            .filter(|(_, flow)| flow.unprotected.is_some());
-        sent.unprotected.extend(unprotected.map(|(key, _)| *key));
         let bare = self.plane.flows().filter(|(_, flow)| is_bare(flow));
         let bare = bare.map(|(key, flow)| (*key, flow.turn.request_start, flow.is_exposed()));
         sent.bare.extend(bare);

@@ -1,6 +1,10 @@
 //! SYN, SYN-ACK, and the segment that completes the handshake.
 
-use objects::{flow::Unprotected, isn, plane::Verdict};
+use objects::{
+    flow::Unprotected,
+    isn,
+    plane::{Event, Verdict},
+};
 
 use super::lab::*;
 use crate::harness::*;
@@ -46,7 +50,9 @@ fn client_without_timestamps_or_sack_is_served_without_protection() {
             lab.client(lab.syn().options(options));
             let isn = lab.server(lab.syn_ack().options(options)).segment().seq();
             lab.client(segment(lab.c + 1, isn + 1));
-            assert_eq!(lab.flow().unprotected, Some(Unprotected::NoTimestamps));
+            let (key, reason) = (lab.key, Unprotected::NoTimestamps);
+            assert_eq!(lab.flow().unprotected, Some(reason));
+            assert_eq!(lab.events(), [Event::Unprotected { key, reason }]);
             let out = lab.client(segment(lab.c + 1, isn + 1).payload(REQUEST_BYTES));
             assert_eq!(out.segment().ack(), lab.s + 1);
             let out = lab.server(segment(lab.s + 1, lab.c + 1 + length(REQUEST_BYTES)));
