@@ -11,7 +11,7 @@ use super::{
     store::{Confirmed, Message},
     witness::{Broken, Known, KnownStore, is_collision, is_explained},
 };
-use crate::SECOND;
+use crate::{MS, SECOND};
 
 /// A hole of a client that was filled a short time ago may be in a segment that is still on its way.
 const HOLE_MEMORY: u64 = 2 * SECOND;
@@ -59,7 +59,8 @@ impl Pool {
                 self.with_member(number, |member, service, around, sent| {
                     member.on_time(service, around, sent)
                 })?;
-                self.happened.moved |= !was_up && self.now > 0;
+                // The first hosts boot at the beginning.
+                self.happened.moved |= !was_up && self.members[number].is_up && self.now > MS;
             }
         }
         for number in 0..self.clients.len() {
@@ -81,7 +82,9 @@ impl Pool {
             member.map_or(0, |member| member.control_side_cut_until)
         };
         let way = (self.now, &mut self.rng);
+        let had_table = self.balancer.table().is_some();
         if self.balancer.on_time(cuts, way) {
+            self.happened.moved |= had_table;
             let names = self.balancer.table().map(|table| {
                 let names = table.members.iter().map(|it| it.name.to_string());
                 (table.epoch, names.collect::<Vec<_>>())

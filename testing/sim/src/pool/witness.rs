@@ -29,7 +29,7 @@ impl Broken {
 /// Kinds of faults that have happened so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Happened {
-    /// A member was declared dead, lost power or its server, or the pool changed in another way.
+    /// A fault has begun, a host was booted after the others, or the pool has another table than the first.
     pub(super) moved: bool,
     /// An object has changed at a member.
     pub(super) changed: bool,
@@ -129,5 +129,30 @@ pub(super) fn is_collision(
             ..
         } => State::later_tag(key, flow, options, distance, word) == tag,
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reset_needs_a_change_of_the_pool() {
+        for moved in [false, true] {
+            let known = Known {
+                happened: Happened {
+                    moved,
+                    ..Happened::default()
+                },
+                is_unprotected: true,
+                had_part_of_head: false,
+                has_pipelined: false,
+                has_aligning_server: false,
+                had_no_server: false,
+                store: None,
+            };
+            let reason = PositionError::Unprotected.into();
+            assert_eq!(is_explained(&reason, known), moved);
+        }
     }
 }
