@@ -1,9 +1,13 @@
-//! How many segments of unknown connections a member looks at (TRODS 5.1: the slow path has a lower priority).
+//! How many segments of unknown connections, and of clients that wait for their turn, a member looks at (TRODS 5.1: the
+//! slow path has a lower priority).
 //!
 //! A claim at the other members and a look-up in the store follow each such segment. The tags of an idle connection and
 //! of a stored response prove that a member has written the echo; the program in the kernel has compared these tags.
 //! Any other segment can be made by anybody: such segments are limited, for each source and in all. A client whose
 //! segment is dropped repeats the segment.
+//!
+//! The bytes of a client that wait ([`crate::queue`]) are limited for each connection in the programs, and in all here.
+//! The member looks at these when nothing else waits.
 
 use alloc::collections::BTreeMap;
 use core::net::{IpAddr, Ipv6Addr};
@@ -18,6 +22,9 @@ const TOTAL_INTERVAL: Duration = Duration::from_micros(125);
 /// Segments at once: the clients of a dead member speak within a second, and many may have one address (RFC 6888).
 const SOURCE_BURST: u32 = 8192;
 const TOTAL_BURST: u32 = 32_768;
+/// The same of bytes that wait for their turn. The time is more than a segment costs.
+const QUEUED_INTERVAL: Duration = Duration::from_micros(100);
+const QUEUED_BURST: u32 = 8192;
 /// Sources that are limited separately at a time.
 const SOURCES_MAX: usize = 4096;
 /// A host on the Internet has a network of this length (RFC 6177), bits of an IPv6 address that name no host.
@@ -31,6 +38,7 @@ struct Bucket(Duration);
 #[derive(Debug, Clone, Default)]
 pub struct Budget {
     total: Bucket,
+    queued: Bucket,
     sources: BTreeMap<IpAddr, Bucket>,
     dropped: u64,
 }
@@ -59,6 +67,11 @@ impl Budget {
             self.allows_source(now, source) && self.total.take(now, TOTAL_INTERVAL, TOTAL_BURST);
         self.dropped += u64::from(!allowed);
         allowed
+    }
+
+    /// Whether the member looks at bytes of a client that wait for their turn.
+    pub fn allows_queued(&mut self, now: Duration) -> bool {
+        self.queued.take(now, QUEUED_INTERVAL, QUEUED_BURST)
     }
 
     fn allows_source(&mut self, now: Duration, source: IpAddr) -> bool {

@@ -172,10 +172,22 @@ pub struct Client {
     pub has_sack: bool,
     /// Bytes of the client have waited for their turn ([`crate::queue`]): user space hears of each turn.
     pub has_queue: bool,
+    /// Copies of such bytes that user space has got.
+    pub queued: Queued,
     /// Largest segment that the client takes, bytes.
     pub segment_size: u16,
     /// Scale and segment size, rounded down.
     pub options: ClientOptions,
+}
+
+/// Copies for user space, of bytes of a client that wait for their turn: limited in each round of user space, so that
+/// one client does not fill the ring. The client sends bytes beyond again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Queued {
+    /// The round.
+    pub round: u8,
+    /// Small copies in this round. A large one counts as several.
+    pub copies: u8,
 }
 
 /// The server's side of a connection.

@@ -34,7 +34,7 @@ use wire::{FlowKey, SeqNumber};
 pub use self::packet::Packet;
 use self::{handshake::HalfOpen, packet::Segment};
 use crate::flaws::Flaws;
-use crate::flow::{Flow, Mode, Phase, Unprotected};
+use crate::flow::{Client, Flow, Mode, Phase, Queued, Unprotected};
 use crate::isn::Slot;
 use crate::key::PoolKey;
 use crate::timestamp::StateBits;
@@ -60,6 +60,10 @@ const MARK_COUNT: u32 = 8;
 const LARGEST_WINDOW: u32 = 1 << 30;
 /// Bytes that a copy of a segment has at most.
 const COPY_LEN_MAX: usize = 16_384;
+const COPY_LEN_SMALL: usize = 1792;
+/// Copies of a client's bytes that wait, in a round of user space; and the price of a large copy.
+const QUEUED_MAX: u8 = 240;
+const QUEUED_LARGE: u8 = 8;
 /// The same, of a segment that begins a turn or a response.
 const TURN_COPY_LEN_MAX: usize = 4096;
 
@@ -275,6 +279,8 @@ struct Life {
     incarnation: u32,
     /// Changes of the pool, counted.
     changes: u32,
+    /// Grows when user space has taken the bytes that wait.
+    queue_round: u8,
 }
 
 /// Whether the response of this turn is under way, and protected.
@@ -311,6 +317,7 @@ impl Plane {
                     store: StoreKind::None,
                     incarnation: 1,
                     changes: 0,
+                    queue_round: 0,
                 },
                 counters: BTreeMap::new(),
                 events: VecDeque::new(),
@@ -351,6 +358,11 @@ impl Plane {
     /// Whether connections may begin at this member.
     pub const fn accept(&mut self, does: bool) {
         self.shared.life.accepts = does;
+    }
+
+    /// User space has taken the bytes that wait: clients may wait with more.
+    pub const fn next_queue_round(&mut self) {
+        self.shared.life.queue_round = self.shared.life.queue_round.wrapping_add(1);
     }
 
     /// The store of the pool.
@@ -563,6 +575,24 @@ impl Shared {
         flow.unprotected = Some(reason);
         flow.turn.is_guarded = false;
         self.events.push_back(Event::Unprotected { key, reason });
+    }
+
+    /// Whether user space may get one more copy of the client's bytes in this round.
+    fn has_queue_budget(&self, client: &mut Client, segment: &Segment) -> bool {
+        let round = self.life.queue_round;
+        let price = match segment.network.ip_len <= COPY_LEN_SMALL {
+            true => 1,
+            false => QUEUED_LARGE,
+        };
+        let copies = match client.queued.round == round {
+            true => client.queued.copies,
+            false => 0,
+        };
+        let sum = copies + price;
+        let has_budget = sum <= QUEUED_MAX;
+        let copies = if has_budget { sum } else { copies };
+        client.queued = Queued { round, copies };
+        has_budget
     }
 
     fn copy(&mut self, key: FlowKey, kind: CopyKind, packet: &Packet, segment: &Segment) {

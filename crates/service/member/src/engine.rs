@@ -35,6 +35,7 @@ use supervise::{Addresses, Cgroup, Exit, TcpState, connection_states, destroy_so
 use wire::FlowKey;
 
 pub(crate) use self::config::MemberConfig;
+use self::requests::Queued;
 pub(crate) use self::status::UNGUARDED;
 use crate::{
     claiming::{Claiming, Decided},
@@ -112,6 +113,7 @@ struct Seen {
 struct Rings {
     copies: ObjectRing<'static>,
     copied: Rc<RefCell<Vec<SegmentCopy>>>,
+    queued: Queued,
     events: ObjectRing<'static>,
     seen: Rc<RefCell<Vec<ObjectEvent>>>,
 }
@@ -197,6 +199,7 @@ impl Rings {
         Ok(Self {
             copies: plane.copies(move |copy| into_copied.borrow_mut().push(owned(copy)))?,
             copied,
+            queued: Queued::of(plane)?,
             events: plane.events(move |event| into_seen.borrow_mut().push(event))?,
             seen,
         })
@@ -346,10 +349,12 @@ impl Member {
         let first = deadlines.into_iter().flatten().min().unwrap_or(now);
         let timeout = Timespec::try_from(first.saturating_sub(now)).unwrap_or_default();
         let (copies, events) = (self.rings.copies.as_fd(), self.rings.events.as_fd());
+        let queued = self.rings.queued.as_fd();
         let records = self.records.iter().flat_map(Records::fds);
         let mut fds: Vec<PollFd<'_>> = [
             Some(copies),
             Some(events),
+            Some(queued),
             self.membership.as_fd(),
             Some(self.claiming.as_fd()),
         ]
@@ -552,18 +557,10 @@ impl Member {
         let copied: Vec<SegmentCopy> = self.rings.copied.borrow_mut().drain(..).collect();
         let now = clock::now();
         for copy in copied {
-            match copy.kind {
-                CopyKind::Deferred => {
-                    self.records
-                        .iter_mut()
-                        .for_each(|it| it.defer(copy.clone()));
-                    continue;
-                }
-                CopyKind::Queued => {
-                    self.queue(&copy, now)?;
-                    continue;
-                }
-                _ => {}
+            if copy.kind == CopyKind::Deferred {
+                let records = self.records.iter_mut();
+                records.for_each(|it| it.defer(copy.clone()));
+                continue;
             }
             let is_claimed = copy.kind != CopyKind::Unknown || self.revivals.knows(&copy.key);
             if is_claimed {
@@ -575,7 +572,7 @@ impl Member {
             }
         }
         self.claiming.ask();
-        Ok(())
+        self.queue_copies(now)
     }
 
     fn receive_claims(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {

@@ -204,7 +204,7 @@ const COUNTERS: [(&str, &str); 22] = [
     ),
     (
         "copies_lost",
-        "Segments that user space did not see, because the ring was full",
+        "Segments that user space did not see, because the ring was full, or a client let too many segments wait",
     ),
     (
         "self_acks",

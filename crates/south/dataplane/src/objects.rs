@@ -566,6 +566,26 @@ impl MemberPlane {
     ) -> Result<ObjectRing<'cb>, DataplaneError> {
         ObjectRing::copies(&map(&self.object, "copies")?, each)
     }
+
+    /// The ring of copies of bytes that wait for their turn.
+    ///
+    /// # Errors
+    /// The ring cannot be mapped.
+    pub fn queued<'cb>(
+        &self,
+        each: impl FnMut(ObjectCopy<'_>) + 'cb,
+    ) -> Result<ObjectRing<'cb>, DataplaneError> {
+        ObjectRing::copies(&map(&self.object, "queued")?, each)
+    }
+
+    /// The bytes that wait were taken: clients may wait with more.
+    ///
+    /// # Errors
+    /// The control program cannot be run.
+    pub fn next_queue_round(&self) -> Result<(), DataplaneError> {
+        let op = abi::member_op::MEMBER_QUEUE_ROUND;
+        self.control("begin a round of queues", op, 0)
+    }
 }
 
 /// In the order of `enum object_counter`.

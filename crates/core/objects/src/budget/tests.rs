@@ -132,3 +132,14 @@ fn network_of_ipv6_is_one_source() {
         SOURCE_BURST
     );
 }
+
+/// The queues of clients take nothing of the budget of revivals.
+#[test]
+fn bytes_that_wait_have_a_budget_of_their_own() {
+    let mut budget = Budget::default();
+    let burst = usize::try_from(QUEUED_BURST).unwrap();
+    let at_once = (0..burst + 100).filter(|_| budget.allows_queued(NOW_SINCE_BOOT));
+    assert_eq!(at_once.count(), burst);
+    assert!(budget.allows(NOW_SINCE_BOOT, &copy(([10, 0, 0, 1], 1), Some(later()))));
+    assert!(budget.allows_queued(NOW_SINCE_BOOT + QUEUED_INTERVAL));
+}

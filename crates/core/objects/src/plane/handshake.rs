@@ -7,8 +7,8 @@ use wire::{Flags, FlowKey, SeqNumber};
 use super::packet::{ACK_OFFSET, Options, Packet, SEQ_OFFSET, Segment, find_options, write32};
 use super::{Counter, Event, Life, Plane, StoreKind, Verdict};
 use crate::flow::{
-    Client, Flow, Mode, POOL_WINDOW_SCALE, Phase, ResponseEnd, Server, States, Storage, Turn,
-    Unprotected,
+    Client, Flow, Mode, POOL_WINDOW_SCALE, Phase, Queued, ResponseEnd, Server, States, Storage,
+    Turn, Unprotected,
 };
 use crate::isn::{self, Slot};
 use crate::key::PoolKey;
@@ -143,6 +143,7 @@ impl HalfOpen {
                 has_timestamps: self.has_timestamps,
                 has_sack: self.has_sack,
                 has_queue: false,
+                queued: Queued::default(),
                 segment_size: self.segment_size,
                 options,
             },

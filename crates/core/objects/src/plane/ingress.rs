@@ -227,7 +227,9 @@ fn keep_waiting(
 ) {
     flow.client.has_queue = true;
     shared.count(Counter::Queued);
-    shared.copy(key, CopyKind::Queued, packet, segment);
+    if shared.has_queue_budget(&mut flow.client, segment) {
+        shared.copy(key, CopyKind::Queued, packet, segment);
+    }
     if flow.turn.is_guarded && segment.seq.before(flow.turn.request_end) {
         on_repeated_request(shared, key, flow, now);
     }

@@ -10,7 +10,7 @@ use super::{
     Action, ClientView, Connected, Position, Question, Rules, segments, segments::Received,
 };
 use crate::flow::{
-    ChunkedBody, Client, Flow, Mode, POOL_WINDOW_SCALE, Phase, ResponseEnd, Server, States,
+    ChunkedBody, Client, Flow, Mode, POOL_WINDOW_SCALE, Phase, Queued, ResponseEnd, Server, States,
     Storage, Turn,
 };
 use crate::isn::{self, Slot};
@@ -92,6 +92,7 @@ fn base(
             has_timestamps: agreed.has_timestamps,
             has_sack: agreed.has_sack,
             has_queue: false,
+            queued: Queued::default(),
             segment_size: agreed.segment_size,
             options,
         },

@@ -50,7 +50,8 @@ struct member {
 	__u8 takes_inputs;  /* responses may have inputs: X-TRODS */
 	__u8 encapsulates;  /* packets between hosts of the pool are in UDP (encapsulation.h) */
 	__u8 takes_chunks;  /* every server sends the same chunks of the same response */
-	__u8 pad[7];
+	__u8 queue_round;   /* grows when user space has taken the bytes that wait: see QUEUED_MOST */
+	__u8 pad[6];
 	__u8 address[16];   /* of this member, to which such packets come */
 };
 
@@ -181,7 +182,8 @@ struct object_flow {
 	__u8 owes_ack;   /* the next pure ACK leaves: a segment of the client needs an answer */
 	__u8 has_sack;
 	__u8 has_queue;  /* bytes of the client have waited for their turn: user space hears of each turn */
-	__u8 pad[2];
+	__u8 queue_round; /* in which `queued` counts */
+	__u8 queued;     /* small copies that user space has got of bytes that wait; a large copy counts as QUEUED_LARGE */
 	__u16 segment_size; /* the client's largest */
 };
 
@@ -268,6 +270,11 @@ struct object_copy {
 	__u32 copied_len; /* of that, here */
 };
 
+/* Bytes of a client that wait for their turn, in a round of user space: more than user space keeps, so that a client
+ * repeats, and one client does not fill the ring. */
+#define QUEUED_MOST 240
+#define QUEUED_LARGE 8
+
 enum object_counter {
 	OBJECTS_TRANSLATED_IN = 0,
 	OBJECTS_TRANSLATED_OUT,
@@ -279,7 +286,7 @@ enum object_counter {
 	OBJECTS_STRAY,        /* segments of unknown connections, given to the kernel */
 	OBJECTS_FORGED,       /* segments of unknown connections whose echo no member has written */
 	OBJECTS_PARKED,       /* segments of the server that wait for a verdict */
-	OBJECTS_COPIES_LOST,  /* copies that found no room */
+	OBJECTS_COPIES_LOST,  /* copies that found no room, or were beyond the budget of their connection */
 	OBJECTS_SELF_ACKS,    /* segments before the floor, acknowledged in the client's name */
 	OBJECTS_EXHAUSTED,    /* segments that waited for an index */
 	OBJECTS_EDIT_FAILED,
@@ -304,6 +311,7 @@ enum member_op {
 	MEMBER_CLOCK = 7,       /* argument: unix_offset_ns */
 	MEMBER_ACCEPTS = 8,     /* argument: whether connections may begin here */
 	MEMBER_STORE = 9,       /* argument: enum store_kind */
+	MEMBER_QUEUE_ROUND = 10, /* clients may wait with more bytes again */
 };
 
 /* The store has confirmed the record of a turn, or will never. */

@@ -47,6 +47,9 @@ int member_control(struct member_control *c)
 	case MEMBER_ACCEPTS:
 		m->accepts = c->argument;
 		break;
+	case MEMBER_QUEUE_ROUND:
+		m->queue_round++;
+		break;
 	default:
 		c->result = -EINVAL;
 	}

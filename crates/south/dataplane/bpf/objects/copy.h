@@ -36,14 +36,14 @@ static __always_inline void fill_copy(struct object_copy *c, const struct flow_k
 	c->copied_len = copied_len;
 }
 
-/* Whether user space gets the segment. A function of its own for the verifier. */
-__noinline int copy_segment(struct __sk_buff *skb, const struct flow_key *key, __u32 packet_len, __u32 kind)
+static __always_inline int copy_into(void *ring, struct __sk_buff *skb, const struct flow_key *key, __u32 packet_len,
+				     __u32 kind)
 {
 	__u32 len = packet_len, ifindex = skb->ifindex;
 	if (!key)
 		return 0;
 	if (len <= OBJECT_COPY_SMALL) {
-		struct small_copy *c = bpf_ringbuf_reserve(&copies, sizeof(*c), 0);
+		struct small_copy *c = bpf_ringbuf_reserve(ring, sizeof(*c), 0);
 		if (!c)
 			goto lost;
 		len = at_least_1(len, 2047);
@@ -55,7 +55,7 @@ __noinline int copy_segment(struct __sk_buff *skb, const struct flow_key *key, _
 		bpf_ringbuf_submit(c, 0);
 		return 1;
 	}
-	struct large_copy *c = bpf_ringbuf_reserve(&copies, sizeof(*c), 0);
+	struct large_copy *c = bpf_ringbuf_reserve(ring, sizeof(*c), 0);
 	if (!c)
 		goto lost;
 	if (len > OBJECT_COPY_MOST)
@@ -71,6 +71,18 @@ __noinline int copy_segment(struct __sk_buff *skb, const struct flow_key *key, _
 lost:
 	count(OBJECTS_COPIES_LOST);
 	return 0;
+}
+
+/* Whether user space gets the segment. A function of its own for the verifier. */
+__noinline int copy_segment(struct __sk_buff *skb, const struct flow_key *key, __u32 packet_len, __u32 kind)
+{
+	return copy_into(&copies, skb, key, packet_len, kind);
+}
+
+/* The same, for bytes of a client that wait for their turn. */
+__noinline int copy_queued(struct __sk_buff *skb, const struct flow_key *key, __u32 packet_len)
+{
+	return copy_into(&queued, skb, key, packet_len, COPY_QUEUED);
 }
 
 /* `flags` of bpf_ringbuf_submit: user space looks into the ring every few milliseconds, and a wake-up for each request

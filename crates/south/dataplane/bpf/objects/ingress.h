@@ -251,6 +251,21 @@ static __always_inline bool has_fitting_numbers(const struct object_flow *f, con
 	return !f->has_timestamps || (o->timestamps && !before(option_tsval(s->header.tcp, o), f->client_tsval));
 }
 
+/* May user space get one more copy of the client's bytes in this round? The client sends bytes again that are dropped. */
+static __always_inline bool has_queue_budget(const struct member *m, struct object_flow *f, const struct packet *p)
+{
+	__u8 round = *(const volatile __u8 *)&m->queue_round;
+	__u8 price = p->ip_len <= OBJECT_COPY_SMALL ? 1 : QUEUED_LARGE;
+	if (f->queue_round != round) {
+		f->queue_round = round;
+		f->queued = 0;
+	}
+	if (f->queued + price > QUEUED_MOST)
+		return false;
+	f->queued += price;
+	return true;
+}
+
 /* The bytes wait for their turn, unacknowledged. A repetition of the request under way may come in the same segment. */
 static __always_inline int keep_waiting(struct __sk_buff *skb, struct member *m, const struct flow_key *key,
 					struct object_flow *f, const struct packet *p)
@@ -258,7 +273,10 @@ static __always_inline int keep_waiting(struct __sk_buff *skb, struct member *m,
 	const struct object_turn *t = &f->turn;
 	f->has_queue = 1;
 	count(OBJECTS_QUEUED);
-	copy_segment(skb, key, p->ip_len, COPY_QUEUED);
+	if (has_queue_budget(m, f, p))
+		copy_queued(skb, key, p->ip_len);
+	else
+		count(OBJECTS_COPIES_LOST);
 	if (t->is_guarded && before(p->seq, t->request_end))
 		on_repeated_request(m, key, f);
 	return TCX_DROP;

@@ -73,6 +73,13 @@ struct {
 	__uint(max_entries, 1 << 23);
 } copies SEC(".maps");
 
+/* Segments of clients that wait for their turn: user space takes these behind the others, and many fill no room that a
+ * revival needs. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 22);
+} queued SEC(".maps");
+
 /* Segments that begin turns and responses, for records in the store. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

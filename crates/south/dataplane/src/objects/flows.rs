@@ -5,7 +5,7 @@ use std::time::Duration;
 use http1::{Method, chunks::Chunks};
 use objects::{
     flow::{
-        ChunkedBody, Client, Flow, Mode, Phase, ResponseEnd, Server, States, Storage, Turn,
+        ChunkedBody, Client, Flow, Mode, Phase, Queued, ResponseEnd, Server, States, Storage, Turn,
         Unprotected,
     },
     isn::Slot,
@@ -61,8 +61,9 @@ impl From<&Flow> for abi::object_flow {
             owes_ack: server.owes_ack.into(),
             has_sack: client.has_sack.into(),
             has_queue: client.has_queue.into(),
+            queue_round: client.queued.round,
+            queued: client.queued.copies,
             segment_size: client.segment_size,
-            ..Default::default()
         }
     }
 }
@@ -80,6 +81,10 @@ pub(super) fn flow_of(raw: &abi::object_flow) -> Option<Flow> {
             has_timestamps: raw.has_timestamps != 0,
             has_sack: raw.has_sack != 0,
             has_queue: raw.has_queue != 0,
+            queued: Queued {
+                round: raw.queue_round,
+                copies: raw.queued,
+            },
             segment_size: raw.segment_size,
             options: ClientOptions::of_number(raw.options),
         },

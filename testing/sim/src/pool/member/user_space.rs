@@ -39,6 +39,8 @@ use crate::{
 
 /// Pause between two looks at the server.
 const LOOK_PERIOD: u64 = 20 * MS;
+/// Shortest round of queues.
+const QUEUE_ROUND_MIN: Duration = Duration::from_millis(250);
 /// Pause after a failed try to join the pool again.
 const REJOIN_PAUSE: u64 = 200 * MS;
 
@@ -79,13 +81,20 @@ pub(in crate::pool) struct UserSpace {
 #[derive(Debug, Default)]
 struct Inbox {
     copies: VecDeque<SegmentCopy>,
+    /// Bytes that wait for their turn, in a ring of their own.
+    queued: VecDeque<SegmentCopy>,
+    /// When the programs begin another round of queues.
+    next_queue_round: Option<Duration>,
     events: VecDeque<Event>,
     datagrams: VecDeque<Claim>,
 }
 
 impl Inbox {
     fn is_empty(&self) -> bool {
-        self.copies.is_empty() && self.events.is_empty() && self.datagrams.is_empty()
+        self.copies.is_empty()
+            && self.queued.is_empty()
+            && self.events.is_empty()
+            && self.datagrams.is_empty()
     }
 }
 
@@ -242,6 +251,25 @@ impl UserSpace {
         passed.into_iter().flat_map(|it| it.packets).collect()
     }
 
+    /// Bytes of clients that wait for their turn, behind all other copies.
+    fn take_queued(&mut self, plane: &mut Plane, now: Duration) {
+        if self.inbox.next_queue_round.is_some_and(|at| at <= now) {
+            self.inbox.next_queue_round = None;
+            plane.next_queue_round();
+        }
+        if !self.inbox.queued.is_empty() {
+            let next = now + QUEUE_ROUND_MIN;
+            self.inbox.next_queue_round.get_or_insert(next);
+        }
+        while let Some(copy) = self.inbox.queued.pop_front() {
+            if let (Some(segment), Some(flow)) = (copy.segment(), plane.flow(&copy.key))
+                && self.budget.allows_queued(now)
+            {
+                self.queues.add(copy.key, flow, &segment, now);
+            }
+        }
+    }
+
     pub(super) fn revival_count(&self) -> usize {
         self.revivals.len()
     }
@@ -264,7 +292,10 @@ impl Member {
         if let Some(records) = &mut self.user_space.records {
             records.begin(&mut self.plane);
         }
+        let is_queued = |copy: &SegmentCopy| copy.kind == CopyKind::Queued;
+        let (queued, copies): (Vec<_>, Vec<_>) = copies.into_iter().partition(is_queued);
         self.user_space.inbox.copies.extend(copies);
+        self.user_space.inbox.queued.extend(queued);
         self.user_space.inbox.events.extend(events);
     }
 
@@ -529,14 +560,6 @@ impl Member {
         let now = self.reading(around);
         while let Some(copy) = self.user_space.inbox.copies.pop_front() {
             let space = &mut self.user_space;
-            if copy.kind == CopyKind::Queued {
-                let segment = copy.segment();
-                let flow = self.plane.flow(&copy.key);
-                if let (Some(segment), Some(flow)) = (segment, flow) {
-                    space.queues.add(copy.key, flow, &segment, now);
-                }
-                continue;
-            }
             if copy.kind == CopyKind::Deferred {
                 let records = space.records.iter_mut();
                 records.for_each(|it| it.defer(copy.clone(), now));
@@ -552,6 +575,7 @@ impl Member {
         }
         let due = self.user_space.claiming.due(now);
         self.user_space.say_claims(due, sent);
+        self.user_space.take_queued(&mut self.plane, now);
         Ok(())
     }
 

@@ -89,6 +89,7 @@ pub(super) struct Lab {
     /// Counters when the model began.
     counted: Vec<(&'static str, u64)>,
     events: ObjectRing<'static>,
+    queued: ObjectRing<'static>,
     copies: ObjectRing<'static>,
     turns: ObjectRing<'static>,
     happened: Rc<RefCell<Vec<Event>>>,
@@ -271,6 +272,8 @@ impl Lab {
         let into_copied: Rc<RefCell<Vec<plane::SegmentCopy>>> = into_copied;
         let events = plane.events(move |event| into_happened.borrow_mut().push(event_of(&event)));
         let copies = plane.copies(move |copy| into_copied.borrow_mut().push(copy_of(&copy)));
+        let into_copied = Rc::clone(&copied);
+        let queued = plane.queued(move |copy| into_copied.borrow_mut().push(copy_of(&copy)));
         let into_turned: Rc<RefCell<Vec<plane::SegmentCopy>>> = Rc::clone(&turned);
         let turns = plane.turns(move |copy| into_turned.borrow_mut().push(copy_of(&copy)));
         let map = |name| MapHandle::from_pinned_path(pins.pin(name)).expect("pinned");
@@ -288,6 +291,7 @@ impl Lab {
             tombstones: map("tombstones"),
             events: events.expect("the ring"),
             copies: copies.expect("the ring"),
+            queued: queued.expect("the ring"),
             turns: turns.expect("the ring"),
             happened,
             copied,
@@ -323,6 +327,7 @@ impl Lab {
         self.plane.clear_forwards().expect("it runs");
         self.events.consume().expect("readable");
         self.copies.consume().expect("readable");
+        self.queued.consume().expect("readable");
         self.turns.consume().expect("readable");
         self.turned.borrow_mut().clear();
         self.happened.borrow_mut().clear();
@@ -535,6 +540,11 @@ impl Lab {
         self.model.accept(does);
     }
 
+    pub(super) fn next_queue_round(&mut self) {
+        self.plane.next_queue_round().expect("it runs");
+        self.model.next_queue_round();
+    }
+
     pub(super) fn store(&mut self, kind: StoreKind) {
         self.plane.set_store(kind).expect("it runs");
         self.model.set_store(kind);
@@ -697,6 +707,7 @@ impl Lab {
         assert_eq!(events, wanted, "events");
         self.seen_events.extend(events);
         self.copies.consume().expect("readable");
+        self.queued.consume().expect("readable");
         let copies = std::mem::take(&mut *self.copied.borrow_mut());
         let wanted: Vec<_> = std::iter::from_fn(|| self.model.take_copy()).collect();
         assert_eq!(copies, wanted, "copies");

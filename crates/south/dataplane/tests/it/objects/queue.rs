@@ -39,6 +39,25 @@ fn request_behind_a_response_waits_in_user_space() {
     });
 }
 
+/// A client that repeats its bytes without end fills no ring.
+#[test]
+fn copies_of_bytes_that_wait_are_limited_in_each_round() {
+    for (payload, most) in [(&REQUEST_BYTES.to_vec(), 240), (&vec![b'x'; 2000], 30)] {
+        alone(|lab| {
+            let mut lab = asked(lab);
+            for _ in 0..2 {
+                for _ in 0..most + 5 {
+                    let out = lab.client(lab.next_of_client(13).payload(payload));
+                    assert_eq!(out.verdict, Verdict::Drop);
+                }
+                assert_eq!(lab.copies().len(), most);
+                lab.next_queue_round();
+            }
+            assert_eq!(lab.flow().unprotected, None);
+        });
+    }
+}
+
 #[test]
 fn joined_requests_wait_in_user_space() {
     alone(|lab| {
