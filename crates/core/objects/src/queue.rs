@@ -55,6 +55,8 @@ pub struct RequestQueues {
 
 #[derive(Debug, Clone)]
 struct Queue {
+    /// Of the client: a later connection from the same port has other bytes.
+    isn: SeqNumber,
     /// In the order of arrival. Segments may overlap.
     segments: Vec<(SeqNumber, Vec<u8>)>,
     /// The first byte that the server's TCP was not given, and since when.
@@ -111,11 +113,14 @@ impl RequestQueues {
 
     /// A segment of a connection that waits. Returns whether the client repeats what waits already, or will have to.
     pub fn add(&mut self, key: FlowKey, flow: &Flow, segment: &Segment<'_>, now: Duration) -> bool {
-        let next = flow.client.nxt;
+        let (isn, next) = (flow.client.isn, flow.client.nxt);
+        if self.queues.get(&key).is_some_and(|queue| queue.isn != isn) {
+            self.forget(&key);
+        }
         let queue = self
             .queues
             .entry(key)
-            .or_insert_with(|| Queue::new(next, now));
+            .or_insert_with(|| Queue::new(isn, next, now));
         let len_before = queue.len();
         let is_repetition = !queue.add(segment, next, now);
         self.len = (self.len + queue.len()) - len_before;
@@ -174,8 +179,11 @@ impl RequestQueues {
         let due: Vec<FlowKey> = due.map(|(key, _)| *key).collect();
         let mut passed = Vec::new();
         for key in due {
-            let is_of =
-                |flow: &Flow| flow.mode == Mode::Served && flow.incarnation == server.incarnation;
+            let isn = self.queues.get(&key).map(|queue| queue.isn);
+            let is_of = |flow: &Flow| {
+                let is_served = flow.mode == Mode::Served;
+                is_served && flow.incarnation == server.incarnation && isn == Some(flow.client.isn)
+            };
             let Some(flow) = flow(key)?.filter(is_of) else {
                 self.forget(&key);
                 continue;
@@ -209,8 +217,9 @@ impl RequestQueues {
 }
 
 impl Queue {
-    const fn new(next: SeqNumber, now: Duration) -> Self {
+    const fn new(isn: SeqNumber, next: SeqNumber, now: Duration) -> Self {
         Self {
+            isn,
             segments: Vec::new(),
             next,
             next_since: now,

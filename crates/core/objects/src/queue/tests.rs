@@ -187,6 +187,32 @@ fn end_of(requests: u32) -> SeqNumber {
     FIRST + requests * u32::try_from(request(0).len()).unwrap()
 }
 
+/// The bytes of an earlier connection from the same port reach no server.
+#[test]
+fn queue_ends_with_its_connection() {
+    let mut member = Member::with_connection(StoreKind::Indexed);
+    let joined = [request(1), request(2)].concat();
+    member.arrives(FIRST, &joined, NOW_SINCE_BOOT);
+    let mut later = member.plane.flow(&key()).unwrap().clone();
+    later.client.isn += 1;
+    let server = ServerTerms {
+        incarnation: 1,
+        has_store: true,
+    };
+    let mut queues = member.queues.clone();
+    let flow = |_| Ok::<_, Infallible>(Some(later.clone()));
+    let Ok(passed) = queues.take_due(NOW_SINCE_BOOT, server, flow);
+    assert_eq!((passed.len(), queues.knows(&key())), (0, false));
+    let segment = packet(&spec(FIRST, member.acked(), Flags::ACK, &request(3)));
+    let ip = IpPacket::parse(&segment.bytes).unwrap();
+    let segment = Segment::of(&ip).unwrap();
+    member.queues.add(key(), &later, &segment, NOW_SINCE_BOOT);
+    let flow = |_| Ok::<_, Infallible>(Some(later.clone()));
+    let Ok(passed) = member.queues.take_due(NOW_SINCE_BOOT, server, flow);
+    let ip = IpPacket::parse(&passed[0].packets[0]).unwrap();
+    assert_eq!(Segment::of(&ip).unwrap().payload(), request(3));
+}
+
 #[test]
 fn joined_requests_reach_the_server_one_by_one() {
     let mut member = Member::with_connection(StoreKind::Indexed);
