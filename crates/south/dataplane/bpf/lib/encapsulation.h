@@ -41,12 +41,6 @@ struct outer_v6 {
 _Static_assert(sizeof(struct outer_v4) == ENCAPSULATION_OVERHEAD_V4, "headers before the packet, IPv4");
 _Static_assert(sizeof(struct outer_v6) == ENCAPSULATION_OVERHEAD_V6, "headers before the packet, IPv6");
 
-static __always_inline bool is_mapped_v4(const __u8 *address)
-{
-	const __u32 *words = (const __u32 *)address;
-	return !words[0] && !words[1] && words[2] == bpf_htonl(0xffff);
-}
-
 static __always_inline struct udp_header outer_udp(__u64 tag, __u32 len)
 {
 	/* The kernel writes the length of each segment when it cuts a super-segment. */

@@ -22,10 +22,10 @@
 #define IPV4_OFFSET_MASK 0x1fff
 
 /* The packet in the error, from `offset` on. */
-static __always_inline bool inner_v4(struct __sk_buff *skb, __u32 offset, struct hashed_flow *flow)
+static __always_inline bool inner_v4(packet_buffer *buffer, __u32 offset, struct hashed_flow *flow)
 {
 	struct ipv4_header ip;
-	if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)))
+	if (load_bytes(buffer, offset, &ip, sizeof(ip)))
 		return false;
 	__u32 ihl = (ip.version_ihl & 15) * 4;
 	if (ip.protocol != IPPROTO_TCP || (ip.fragment & bpf_htons(IPV4_OFFSET_MASK)) || ihl < sizeof(ip))
@@ -33,44 +33,44 @@ static __always_inline bool inner_v4(struct __sk_buff *skb, __u32 offset, struct
 	map_v4(flow->service, ip.source);
 	map_v4(flow->client, ip.destination);
 	__be16 ports[2];
-	if (bpf_skb_load_bytes(skb, offset + ihl, ports, sizeof(ports)))
+	if (load_bytes(buffer, offset + ihl, ports, sizeof(ports)))
 		return false;
 	flow->service_port = ports[0];
 	flow->client_port = ports[1];
 	return true;
 }
 
-static __always_inline bool inner_v6(struct __sk_buff *skb, __u32 offset, struct hashed_flow *flow)
+static __always_inline bool inner_v6(packet_buffer *buffer, __u32 offset, struct hashed_flow *flow)
 {
 	struct ipv6_header ip;
-	if (bpf_skb_load_bytes(skb, offset, &ip, sizeof(ip)) || ip.next_header != IPPROTO_TCP)
+	if (load_bytes(buffer, offset, &ip, sizeof(ip)) || ip.next_header != IPPROTO_TCP)
 		return false;
 	__builtin_memcpy(flow->service, ip.source, 16);
 	__builtin_memcpy(flow->client, ip.destination, 16);
 	__be16 ports[2];
-	if (bpf_skb_load_bytes(skb, offset + sizeof(ip), ports, sizeof(ports)))
+	if (load_bytes(buffer, offset + sizeof(ip), ports, sizeof(ports)))
 		return false;
 	flow->service_port = ports[0];
 	flow->client_port = ports[1];
 	return true;
 }
 
-static __always_inline bool icmp_about_v4(struct __sk_buff *skb, __u32 offset, struct hashed_flow *flow)
+static __always_inline bool icmp_about_v4(packet_buffer *buffer, __u32 offset, struct hashed_flow *flow)
 {
 	__u8 type;
-	if (bpf_skb_load_bytes(skb, offset, &type, sizeof(type)))
+	if (load_bytes(buffer, offset, &type, sizeof(type)))
 		return false;
 	if (type != ICMP_UNREACHABLE && type != ICMP_TIME_EXCEEDED && type != ICMP_PARAMETER)
 		return false;
-	return inner_v4(skb, offset + ICMP_HEADER_LEN, flow);
+	return inner_v4(buffer, offset + ICMP_HEADER_LEN, flow);
 }
 
-static __always_inline bool icmp_about_v6(struct __sk_buff *skb, __u32 offset, struct hashed_flow *flow)
+static __always_inline bool icmp_about_v6(packet_buffer *buffer, __u32 offset, struct hashed_flow *flow)
 {
 	__u8 type;
-	if (bpf_skb_load_bytes(skb, offset, &type, sizeof(type)))
+	if (load_bytes(buffer, offset, &type, sizeof(type)))
 		return false;
 	if (type < ICMPV6_UNREACHABLE || type > ICMPV6_PARAMETER)
 		return false;
-	return inner_v6(skb, offset + ICMP_HEADER_LEN, flow);
+	return inner_v6(buffer, offset + ICMP_HEADER_LEN, flow);
 }

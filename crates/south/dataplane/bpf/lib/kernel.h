@@ -119,6 +119,15 @@ struct __sk_buff {
 	__u32 gso_size;
 };
 
+struct xdp_md {
+	__u32 data;
+	__u32 data_end;
+	__u32 data_meta;
+	__u32 ingress_ifindex;
+	__u32 rx_queue_index;
+	__u32 egress_ifindex;
+};
+
 struct bpf_redir_neigh {
 	__u32 nh_family;
 	union {
@@ -134,6 +143,10 @@ struct bpf_redir_neigh {
 #define TCX_NEXT (-1)
 #define TCX_PASS 0
 #define TCX_DROP 2
+
+/* linux/bpf.h, enum xdp_action */
+#define XDP_PASS 2
+#define XDP_TX 3
 
 /* linux/net.h */
 #define SOCK_STREAM 1

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
  *
- * TCP segments in packets: headers are read with bpf_skb_load_bytes, which does not care where the stack keeps them.
+ * TCP segments in packets: headers are read with load_bytes, which does not care where the stack keeps them.
  */
 #pragma once
 
 #include "kernel.h"
 #include "bytes.h"
+#include "buffer.h"
 
 /* Options of a TCP header: at most 40 bytes (RFC 9293 3.1). */
 #define TCP_OPTIONS_MAX 40
@@ -111,18 +112,24 @@ static __always_inline void map_v4(__u8 *address, __be32 v4)
 	words[3] = v4;
 }
 
+static __always_inline bool is_mapped_v4(const __u8 *address)
+{
+	const __u32 *words = (const __u32 *)address;
+	return !words[0] && !words[1] && words[2] == bpf_htonl(0xffff);
+}
+
 /* Is there a TCP segment behind a jumbo header at `p->tcp_offset`, to the end of the frame? Such
  * frames exist only between this host's TCP and a device, or GRO and this host's TCP; gso_max_size
  * does not bound them: a sender makes two segments one in any case (tcp_min_tso_segs), and with an
  * MTU above 32 KiB, the loopback's, two are more than 64 KiB. */
-static __always_inline bool skip_jumbo(struct __sk_buff *skb, struct packet *p)
+static __always_inline bool skip_jumbo(packet_buffer *buffer, struct packet *p)
 {
 	struct jumbo_header jumbo;
-	if (bpf_skb_load_bytes(skb, p->tcp_offset, &jumbo, sizeof(jumbo)))
+	if (load_bytes(buffer, p->tcp_offset, &jumbo, sizeof(jumbo)))
 		return false;
 	if (jumbo.next_header != IPPROTO_TCP || jumbo.header_len || jumbo.option != OPTION_JUMBO ||
 	    jumbo.option_len != sizeof(jumbo.payload_len) ||
-	    bpf_ntohl(jumbo.payload_len) != skb->len - p->tcp_offset)
+	    bpf_ntohl(jumbo.payload_len) != buffer_len(buffer) - p->tcp_offset)
 		return false;
 	p->tcp_offset += sizeof(jumbo);
 	return true;
@@ -130,15 +137,16 @@ static __always_inline bool skip_jumbo(struct __sk_buff *skb, struct packet *p)
 
 /* Fill `source` and `destination`, and all of `p` that the IP header tells. False for what is
  * not a whole TCP segment: other protocols, fragments, other extension headers. */
-static __always_inline bool parse_ip(struct __sk_buff *skb, struct packet *p, __u8 *source,
+static __always_inline bool parse_ip(packet_buffer *buffer, struct packet *p, __u8 *source,
 				     __u8 *destination)
 {
 	/* With a tag it is a VLAN interface's, which will see it (or has) without. */
-	if (skb->vlan_present)
+	if (has_vlan_tag(buffer))
 		return false;
-	if (skb->protocol == bpf_htons(ETH_P_IP)) {
+	__u32 protocol = network_protocol(buffer);
+	if (protocol == bpf_htons(ETH_P_IP)) {
 		struct ipv4_header ip;
-		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
+		if (load_bytes(buffer, ETH_HLEN, &ip, sizeof(ip)))
 			return false;
 		if (ip.protocol != IPPROTO_TCP || (ip.fragment & bpf_htons(0x3fff)))
 			return false;
@@ -150,15 +158,15 @@ static __always_inline bool parse_ip(struct __sk_buff *skb, struct packet *p, __
 		p->ip_len = bpf_ntohs(ip.total_len);
 		map_v4(source, ip.source);
 		map_v4(destination, ip.destination);
-	} else if (skb->protocol == bpf_htons(ETH_P_IPV6)) {
+	} else if (protocol == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6_header ip;
-		if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
+		if (load_bytes(buffer, ETH_HLEN, &ip, sizeof(ip)))
 			return false;
 		p->version = 6;
 		p->tcp_offset = ETH_HLEN + sizeof(ip);
 		p->ip_len = bpf_ntohs(ip.payload_len);
 		if (ip.next_header != IPPROTO_TCP &&
-		    (ip.next_header != IPPROTO_HOPOPTS || p->ip_len || !skip_jumbo(skb, p)))
+		    (ip.next_header != IPPROTO_HOPOPTS || p->ip_len || !skip_jumbo(buffer, p)))
 			return false;
 		if (p->ip_len)
 			p->ip_len += sizeof(ip);
@@ -169,7 +177,7 @@ static __always_inline bool parse_ip(struct __sk_buff *skb, struct packet *p, __
 	}
 	/* A length of 0 is BIG TCP; a frame may be longer than its packet (link padding). */
 	if (!p->ip_len)
-		p->ip_len = skb->len - ETH_HLEN;
+		p->ip_len = buffer_len(buffer) - ETH_HLEN;
 	return true;
 }
 
@@ -183,18 +191,18 @@ static __always_inline __u32 at_least_1(__u32 len, __u32 mask)
 	return ((len - 1) & mask) + 1;
 }
 
-static __always_inline bool parse_tcp(struct __sk_buff *skb, struct packet *p, __u8 *tcp)
+static __always_inline bool parse_tcp(packet_buffer *buffer, struct packet *p, __u8 *tcp)
 {
-	if (bpf_skb_load_bytes(skb, p->tcp_offset, tcp, TCP_HEADER_MIN))
+	if (load_bytes(buffer, p->tcp_offset, tcp, TCP_HEADER_MIN))
 		return false;
 	__u32 header_len = (tcp[TCP_DATA_OFFSET] >> 4) * 4;
 	if (header_len < TCP_HEADER_MIN ||
 	    p->tcp_offset - ETH_HLEN + header_len > p->ip_len ||
-	    ETH_HLEN + p->ip_len > skb->len)
+	    ETH_HLEN + p->ip_len > buffer_len(buffer))
 		return false;
 	__u32 options_len = header_len - TCP_HEADER_MIN;
 	if (options_len > 0 && options_len <= TCP_OPTIONS_MAX &&
-	    bpf_skb_load_bytes(skb, p->tcp_offset + TCP_HEADER_MIN, tcp + TCP_HEADER_MIN,
+	    load_bytes(buffer, p->tcp_offset + TCP_HEADER_MIN, tcp + TCP_HEADER_MIN,
 			       at_least_1(options_len, 63)))
 		return false;
 	p->header_len = header_len;

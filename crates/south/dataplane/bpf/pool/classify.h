@@ -27,10 +27,10 @@ struct fragment_header {
 	__be32 id;
 };
 
-static __always_inline enum packet_class classify_v4(struct __sk_buff *skb, struct hashed_flow *flow)
+static __always_inline enum packet_class classify_v4(packet_buffer *buffer, struct hashed_flow *flow)
 {
 	struct ipv4_header ip;
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)))
+	if (load_bytes(buffer, ETH_HLEN, &ip, sizeof(ip)))
 		return CLASS_OTHER;
 	__u32 ihl = (ip.version_ihl & 15) * 4;
 	map_v4(flow->service, ip.destination);
@@ -39,44 +39,45 @@ static __always_inline enum packet_class classify_v4(struct __sk_buff *skb, stru
 	bool is_fragment = ip.fragment & bpf_htons(0x3fff);
 	if (ip.protocol == IPPROTO_TCP && is_fragment)
 		return CLASS_FRAGMENT;
-	if (ip.protocol == IPPROTO_ICMP && !is_fragment && icmp_about_v4(skb, ETH_HLEN + ihl, flow) && is_service(flow->service, flow->service_port))
+	if (ip.protocol == IPPROTO_ICMP && !is_fragment && icmp_about_v4(buffer, ETH_HLEN + ihl, flow) && is_service(flow->service, flow->service_port))
 		return CLASS_ICMP;
 	return CLASS_OTHER;
 }
 
-static __always_inline enum packet_class classify_v6(struct __sk_buff *skb, struct hashed_flow *flow)
+static __always_inline enum packet_class classify_v6(packet_buffer *buffer, struct hashed_flow *flow)
 {
 	struct ipv6_header ip;
-	if (bpf_skb_load_bytes(skb, ETH_HLEN, &ip, sizeof(ip)) || !is_service_address(ip.destination))
+	if (load_bytes(buffer, ETH_HLEN, &ip, sizeof(ip)) || !is_service_address(ip.destination))
 		return CLASS_OTHER;
 	__u32 offset = ETH_HLEN + sizeof(ip);
 	if (ip.next_header == IPPROTO_FRAGMENT) {
 		struct fragment_header fragment;
-		bool is_segment = !bpf_skb_load_bytes(skb, offset, &fragment, sizeof(fragment)) &&
+		bool is_segment = !load_bytes(buffer, offset, &fragment, sizeof(fragment)) &&
 				  fragment.next_header == IPPROTO_TCP;
 		return is_segment ? CLASS_FRAGMENT : CLASS_OTHER;
 	}
-	if (ip.next_header == IPPROTO_ICMPV6 && icmp_about_v6(skb, offset, flow) && is_service(flow->service, flow->service_port))
+	if (ip.next_header == IPPROTO_ICMPV6 && icmp_about_v6(buffer, offset, flow) && is_service(flow->service, flow->service_port))
 		return CLASS_ICMP;
 	return CLASS_OTHER;
 }
 
-static __always_inline enum packet_class classify(struct __sk_buff *skb, struct hashed_flow *flow)
+static __always_inline enum packet_class classify(packet_buffer *buffer, struct hashed_flow *flow)
 {
 	struct packet p = {};
-	if (parse_ip(skb, &p, flow->client, flow->service)) {
+	if (parse_ip(buffer, &p, flow->client, flow->service)) {
 		__be16 ports[2];
-		if (bpf_skb_load_bytes(skb, p.tcp_offset, ports, sizeof(ports)))
+		if (load_bytes(buffer, p.tcp_offset, ports, sizeof(ports)))
 			return CLASS_OTHER;
 		flow->client_port = ports[0];
 		flow->service_port = ports[1];
 		return is_service(flow->service, flow->service_port) ? CLASS_SEGMENT : CLASS_OTHER;
 	}
-	if (skb->vlan_present)
+	if (has_vlan_tag(buffer))
 		return CLASS_OTHER;
-	if (skb->protocol == bpf_htons(ETH_P_IP))
-		return classify_v4(skb, flow);
-	if (skb->protocol == bpf_htons(ETH_P_IPV6))
-		return classify_v6(skb, flow);
+	__u32 protocol = network_protocol(buffer);
+	if (protocol == bpf_htons(ETH_P_IP))
+		return classify_v4(buffer, flow);
+	if (protocol == bpf_htons(ETH_P_IPV6))
+		return classify_v6(buffer, flow);
 	return CLASS_OTHER;
 }
