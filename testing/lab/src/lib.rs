@@ -53,6 +53,7 @@ mod relay;
 mod segments;
 mod switch;
 mod tools;
+mod xdp;
 
 pub use address::{Address, Mac};
 pub use capture::{Capture, Captured};

@@ -17,9 +17,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use path::{Path, Rates};
 
+use crate::error::Doing;
 use crate::namespace::Namespace;
 use crate::relay::{Way, Ways};
 use crate::switch::Switch;
+use crate::xdp::pass_at_xdp;
 use crate::{Address, Direction, Error, Impairment, Mac};
 
 /// The MTU of a link unless told otherwise, Ethernet's.
@@ -203,6 +205,17 @@ impl Link {
         self.inner.detach(&mut state.path, &host)?;
         self.inner.resize(&host, bytes)?;
         self.inner.establish(&mut state)
+    }
+
+    /// Lets the link carry frames that a program at XDP in the host sends (`XDP_TX`), until a power-off.
+    ///
+    /// # Errors
+    /// [`Error::Io`] when the kernel takes no such program, or the host is off.
+    pub fn carry_xdp(&self) -> Result<(), Error> {
+        let port = self.inner.port();
+        let attach = || pass_at_xdp(&port);
+        let attached = self.inner.switch.namespace().enter(attach)?;
+        attached.doing(|| format!("attach a program at XDP to {port}"))
     }
 
     /// The MTU of the link as set, in bytes.
