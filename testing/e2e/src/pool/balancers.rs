@@ -164,17 +164,48 @@ impl Pool {
     /// When a member does not join.
     #[must_use]
     pub fn behind_nftables(label: &str, members: u8) -> Self {
+        Self::behind(label, members, "nftables.sh", |_, host| {
+            for address in pool_addresses() {
+                arrange::run(host, &format!("ip addr add {} dev eth0", address.ip()));
+            }
+        })
+    }
+
+    /// A pool behind a router (10.0.0.2) that has a path to each member, as the script of the package sets up.
+    ///
+    /// # Panics
+    /// When a member does not join.
+    #[must_use]
+    pub fn behind_ecmp(label: &str, members: u8) -> Self {
+        Self::behind(label, members, "ecmp.sh", |scene, router| {
+            let sysctl = |host: &Host, key: &str, value: &str| {
+                host.sysctl(key, value).expect("a kernel parameter");
+            };
+            for (key, value) in [
+                ("net.ipv4.ip_forward", "1"),
+                ("net.ipv6.conf.all.forwarding", "1"),
+                ("net.ipv4.fib_multipath_hash_policy", "1"),
+                ("net.ipv6.fib_multipath_hash_policy", "1"),
+                // Client and members are in one segment here, and the client must not learn the way to a member.
+                ("net.ipv4.conf.all.send_redirects", "0"),
+                ("net.ipv4.conf.eth0.send_redirects", "0"),
+            ] {
+                sysctl(router, key, value);
+            }
+            sysctl(&scene.client, "net.ipv6.conf.eth0.accept_redirects", "0");
+            route_to(&scene.client, std::slice::from_ref(router));
+        })
+    }
+
+    /// A pool whose packets another load balancer forwards. This script tells it the members.
+    fn behind(label: &str, members: u8, script: &str, prepare: fn(&Scene, &Host)) -> Self {
         let scene = Scene::new(label);
         age(&site(&scene));
         let keys = key_file(&scene, "pool.keys");
         let host = scene.lab.add_host_at("balancer", 2).expect("a host");
-        for address in pool_addresses() {
-            arrange::run(&host, &format!("ip addr add {} dev eth0", address.ip()));
-        }
-        let script = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../packaging/balancers/nftables.sh"
-        );
+        prepare(&scene, &host);
+        let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/balancers");
+        let script = format!("{scripts}/{script}");
         let listen = SocketAddr::from((host.address().ipv6(), POOL_PORT)).to_string();
         let [v4, v6] = pool_addresses().map(|address| address.to_string());
         let key_file = keys.to_string_lossy().into_owned();
@@ -190,7 +221,7 @@ impl Pool {
             &key_file,
             "--no-forward",
             "--on-change",
-            script,
+            &script,
             "--json",
         ];
         let balancer = PoolProgram::start(&scene, &host, "balancer", &words);
@@ -232,21 +263,7 @@ impl Pool {
     /// # Panics
     /// When the client's host has no such route.
     pub fn route_to_balancers(&self, hosts: &[Host]) {
-        for address in pool_addresses() {
-            let ip = address.ip();
-            let (family, bits): (_, u8) = if ip.is_ipv4() {
-                ("-4", 32)
-            } else {
-                ("-6", 128)
-            };
-            let hops = hosts.iter().map(|host| match ip {
-                IpAddr::V4(_) => IpAddr::from(host.address().ipv4()),
-                IpAddr::V6(_) => IpAddr::from(host.address().ipv6()),
-            });
-            let hops: String = hops.map(|hop| format!(" nexthop via {hop}")).collect();
-            let command = format!("ip {family} route replace {ip}/{bits}{hops}");
-            arrange::run(&self.scene.client, &command);
-        }
+        route_to(&self.scene.client, hosts);
     }
 
     /// The addresses for members, as in `outlive objects --pool`.
@@ -255,6 +272,25 @@ impl Pool {
             .map(|it| SocketAddr::from((it.host.address().ipv6(), POOL_PORT)).to_string())
             .collect();
         addresses.join(",")
+    }
+}
+
+/// Packets of this client for the pool go to these hosts.
+fn route_to(client: &Host, hosts: &[Host]) {
+    for address in pool_addresses() {
+        let ip = address.ip();
+        let (family, bits): (_, u8) = if ip.is_ipv4() {
+            ("-4", 32)
+        } else {
+            ("-6", 128)
+        };
+        let hops = hosts.iter().map(|host| match ip {
+            IpAddr::V4(_) => IpAddr::from(host.address().ipv4()),
+            IpAddr::V6(_) => IpAddr::from(host.address().ipv6()),
+        });
+        let hops: String = hops.map(|hop| format!(" nexthop via {hop}")).collect();
+        let command = format!("ip {family} route replace {ip}/{bits}{hops}");
+        arrange::run(client, &command);
     }
 }
 

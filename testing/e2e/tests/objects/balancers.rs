@@ -114,7 +114,16 @@ fn stopped_balancer_costs_no_connection() {
 
 #[test]
 fn download_behind_nftables_survives_its_member() {
-    let mut pool = Pool::behind_nftables("objects-nft", 2);
+    download_survives_its_member(Pool::behind_nftables("objects-nft", 2));
+}
+
+/// The routes to the members are the balancer: no program of `outlive` sees a packet before a member.
+#[test]
+fn download_behind_a_router_with_equal_cost_paths_survives_its_member() {
+    download_survives_its_member(Pool::behind_ecmp("objects-ecmp", 2));
+}
+
+fn download_survives_its_member(mut pool: Pool) {
     let mut downloads: Vec<Download> = (0..6)
         .map(|number| Download::begin(&pool, pool_addresses()[number % 2]))
         .collect();
