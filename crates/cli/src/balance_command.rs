@@ -79,6 +79,8 @@ fn balance(arguments: &Balance) -> Result<(), BalanceError> {
             no_forward: arguments.cooperation.no_forward,
             on_change: arguments.cooperation.on_change.clone(),
             encapsulation: arguments.spread.encapsulate.map(Into::into),
+            forward: arguments.spread.forward.into(),
+            forward_devices: arguments.spread.forward_device.clone(),
         },
         metrics: arguments.metrics,
         run_dir: arguments.run.run_dir.clone(),
@@ -195,6 +197,15 @@ fn print(status: &Status) {
             count => format!(", {count} too long in UDP"),
         }
     ));
+    let forward = match (status.forward.as_str(), status.xdp_devices.as_slice()) {
+        ("none", _) => "another load balancer".to_owned(),
+        (forward, []) => forward.to_owned(),
+        (forward, devices) => {
+            let (devices, packets) = (devices.join(", "), counts.xdp_packets);
+            format!("{forward} on {devices} ({packets} packets), and tc")
+        }
+    };
+    line(&format!("  forwarded by {forward}"));
     if let Some(register) = &status.register {
         let own = match status.grants {
             true => "this balancer among them",

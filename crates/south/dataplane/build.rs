@@ -18,6 +18,11 @@ fn main() {
         .obj(out.join("balance.bpf.o"))
         .clang_args(&flags)
         .build_and_generate(out.join("balance.skel.rs"));
+    let balance_xdp = SkeletonBuilder::new()
+        .source("bpf/balance_xdp.bpf.c")
+        .obj(out.join("balance_xdp.bpf.o"))
+        .clang_args(&flags)
+        .build();
     if env::var_os("CARGO_FEATURE_NEXT_VERSION").is_some() {
         flags.push("-DOUTLIVE_NEXT_VERSION");
     }
@@ -31,7 +36,7 @@ fn main() {
         .obj(out.join("objects.bpf.o"))
         .clang_args(&flags)
         .build_and_generate(out.join("objects.skel.rs"));
-    if let Err(error) = hold.and(balance).and(replay).and(objects) {
+    if let Err(error) = hold.and(balance).and(balance_xdp).and(replay).and(objects) {
         eprintln!("{error:?}");
         eprintln!(
             "the BPF programs need clang 14 or later and libelf: apt-get install clang libelf-dev"

@@ -82,6 +82,31 @@ pub(crate) struct Spread {
     /// Members get this setting from the balancer. The path to each member must carry packets of 1500 bytes.
     #[arg(long, value_enum, value_name = "PROTOCOL", help_heading = "Members")]
     pub(crate) encapsulate: Option<Encapsulate>,
+    /// Program of the kernel that forwards packets to members
+    ///
+    /// With XDP, packets for members on the link of the device go back to this link before the kernel's TCP/IP stack.
+    /// All other packets go on to tc: fragments, packets without a member, the first packet to a member in a second.
+    /// A device whose driver has no native XDP is an error. XDP does not encapsulate.
+    #[arg(
+        long,
+        value_enum,
+        value_name = "PROGRAM",
+        default_value = "tc",
+        conflicts_with = "no_forward",
+        help_heading = "Members"
+    )]
+    pub(crate) forward: Forward,
+    /// Network device on which packets of clients arrive, for XDP [default: --address-device, or the devices that have
+    /// the addresses]
+    ///
+    /// Repeat this option for more devices.
+    #[arg(
+        long,
+        value_name = "DEVICE",
+        conflicts_with = "no_forward",
+        help_heading = "Members"
+    )]
+    pub(crate) forward_device: Vec<String>,
 }
 
 /// Times after the last word of a member.
@@ -186,6 +211,26 @@ impl From<Hash> for TableKind {
         match hash {
             Hash::Maglev => Self::Maglev,
             Hash::Mod => Self::Modulo,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Forward {
+    /// tc, on all devices
+    Tc,
+    /// XDP in the driver of the device, and tc
+    Xdp,
+    /// XDP in the kernel, and tc: for tests, on a device whose driver has no native XDP
+    XdpGeneric,
+}
+
+impl From<Forward> for balance::Forward {
+    fn from(forward: Forward) -> Self {
+        match forward {
+            Forward::Tc => Self::Tc,
+            Forward::Xdp => Self::Xdp,
+            Forward::XdpGeneric => Self::XdpGeneric,
         }
     }
 }

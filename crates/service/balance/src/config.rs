@@ -7,6 +7,7 @@ use std::{
 };
 
 use channel::KeyRing;
+use dataplane::XdpMode;
 use lease::Terms;
 use protocol::pool::{ADDRESS_COUNT_MAX, Config, PoolKey, STORE_COUNT_MAX, StoreSettings};
 use supervise::local_addresses;
@@ -19,6 +20,9 @@ use crate::{
 
 /// Purpose of the pool key among the secrets that follow from a key.
 const POOL_KEY_LABEL: &str = "outlive pool key 1";
+/// Behind a router that spreads packets over several balancers, each balancer may have the address here. No packet of a
+/// client arrives here.
+const LOOPBACK: &str = "lo";
 
 /// Settings of a balancer.
 #[derive(Debug, Clone)]
@@ -62,6 +66,42 @@ pub struct Delivery {
     pub on_change: Option<PathBuf>,
     /// How packets reach members in other network segments. `None`: all members are neighbours.
     pub encapsulation: Option<Encapsulation>,
+    /// The program that forwards.
+    pub forward: Forward,
+    /// Network devices on which packets of clients arrive, for XDP. Empty: the devices with the addresses.
+    pub forward_devices: Vec<String>,
+}
+
+/// The program that forwards packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Forward {
+    /// At tc.
+    #[default]
+    Tc,
+    /// At XDP in the driver; at tc what XDP leaves.
+    Xdp,
+    /// The same, with XDP in the kernel.
+    XdpGeneric,
+}
+
+impl Forward {
+    /// The word in the status.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Tc => "tc",
+            Self::Xdp => "xdp",
+            Self::XdpGeneric => "xdp-generic",
+        }
+    }
+
+    pub(crate) const fn xdp_mode(self) -> Option<XdpMode> {
+        match self {
+            Self::Tc => None,
+            Self::Xdp => Some(XdpMode::Native),
+            Self::XdpGeneric => Some(XdpMode::Generic),
+        }
+    }
 }
 
 impl BalanceConfig {
@@ -98,6 +138,49 @@ impl BalanceConfig {
             store: self.store.clone(),
             encapsulation: self.delivery.encapsulation,
         })
+    }
+
+    /// Checks the settings of XDP.
+    pub(crate) fn check_forward(&self) -> Result<(), BalanceError> {
+        let Delivery {
+            encapsulation,
+            forward,
+            forward_devices,
+            ..
+        } = &self.delivery;
+        match forward.xdp_mode() {
+            None if !forward_devices.is_empty() => return Err(BalanceError::NotForTc),
+            Some(_) if encapsulation.is_some() => return Err(BalanceError::XdpEncapsulates),
+            _ => {}
+        }
+        for device in forward_devices {
+            service_addresses::check(device)?;
+        }
+        Ok(())
+    }
+
+    /// The devices for XDP now. The device of an address may change (keepalived).
+    pub(crate) fn xdp_devices(&self) -> Result<Vec<String>, BalanceError> {
+        if self.delivery.forward.xdp_mode().is_none() {
+            return Ok(Vec::new());
+        }
+        let named = &self.delivery.forward_devices;
+        if !named.is_empty() {
+            return Ok(named.clone());
+        }
+        if let Some(device) = &self.address_device {
+            return Ok(vec![device.clone()]);
+        }
+        let local = local_addresses().doing("list the addresses of this host")?;
+        let is_of_service = |ip: IpAddr| self.addresses.iter().any(|address| address.ip() == ip);
+        let found = local.into_iter().filter(|local| is_of_service(local.ip));
+        // Without the label of an address (`eth0:1`).
+        let device = |name: String| name.split(':').next().unwrap_or_default().to_owned();
+        let devices = found.map(|local| device(local.interface));
+        let mut devices: Vec<String> = devices.filter(|device| device != LOOPBACK).collect();
+        devices.sort();
+        devices.dedup();
+        Ok(devices)
     }
 
     /// Checks the addresses of the service.

@@ -39,6 +39,20 @@ pub enum BalanceError {
         "{0} is on no interface of this host: give --address-device DEVICE, and outlive brings the address up"
     )]
     NotLocal(SocketAddr),
+    /// The device is for XDP.
+    #[error("--forward-device is for --forward xdp: at tc, packets are forwarded from all devices")]
+    NotForTc,
+    /// XDP sends no packets in UDP.
+    #[error("XDP sends packets to neighbours only: give --forward tc with --encapsulate")]
+    XdpEncapsulates,
+    /// No device has the addresses.
+    #[error(
+        "no device of this host has the addresses: name the device on which packets of clients arrive, with --forward-device DEVICE"
+    )]
+    NoForwardDevice,
+    /// The device has frames of another form.
+    #[error("{0} has no Ethernet frames, and XDP forwards only these: give --forward tc")]
+    NotEthernet(String),
     /// Another host answers for the address.
     #[error(
         "{0}: take the address off that host; members have it on the loopback and must not answer ARP for it"
@@ -144,6 +158,10 @@ impl BalanceError {
             | Self::TooManyAddresses { .. }
             | Self::TooManyStores { .. }
             | Self::Keys(_)
+            | Self::NotForTc
+            | Self::XdpEncapsulates
+            | Self::NoForwardDevice
+            | Self::NotEthernet(_)
             | Self::Lease(_) => Fault::Config,
             Self::NotLocal(_)
             | Self::NotRunning(_)
@@ -175,6 +193,10 @@ impl BalanceError {
         match self {
             Self::NoAddress | Self::Wildcard(_) | Self::TooManyAddresses { .. } => "address",
             Self::TooManyStores { .. } => "store",
+            Self::NotForTc
+            | Self::XdpEncapsulates
+            | Self::NoForwardDevice
+            | Self::NotEthernet(_) => "forward",
             Self::NotLocal(_) => "address_not_here",
             Self::InUse(_) => "address_in_use",
             Self::Address(AddressError::NoDevice(_)) => "no_device",

@@ -50,16 +50,26 @@ impl Forwarding {
         })
     }
 
-    /// Loads the programs; the table of a former balancer is in use again.
+    /// Loads the programs; the table of a former balancer is in use again. XDP is on these devices, and on no others.
     pub(crate) fn start(
         settings: &BalanceSettings,
+        xdp_devices: &[String],
         pins: PinDirectory,
         script: Option<ChangeScript>,
     ) -> Result<Self, BalanceError> {
+        let is_first = !pins.exists();
+        let mut plane = Balance::start(settings, pins)?;
+        if let Err(error) = attach_xdp(&mut plane, xdp_devices) {
+            // Nothing is left of a balancer that never ran.
+            if is_first {
+                plane.remove()?;
+            }
+            return Err(error);
+        }
         Ok(Self {
             script,
             encapsulates: settings.encapsulates,
-            plane: Some(Balance::start(settings, pins)?),
+            plane: Some(plane),
             host: Addresses::open().doing("ask the kernel for routes")?,
         })
     }
@@ -76,8 +86,11 @@ impl Forwarding {
         })
     }
 
-    /// Attaches the program to all interfaces but the loopback. Returns the failures.
-    pub(crate) fn attach(&mut self) -> Result<Vec<(String, DataplaneError)>, BalanceError> {
+    /// Attaches the program to all interfaces but the loopback, and XDP to these devices. Returns the failures.
+    pub(crate) fn attach(
+        &mut self,
+        xdp_devices: &[String],
+    ) -> Result<Vec<(String, DataplaneError)>, BalanceError> {
         let Some(plane) = &mut self.plane else {
             return Ok(Vec::new());
         };
@@ -88,7 +101,11 @@ impl Forwarding {
             if interface.mac == [0; 6] {
                 continue;
             }
-            if let Err(error) = plane.attach_interface(&interface, AttachMode::Auto) {
+            let mut attached = plane.attach_interface(&interface, AttachMode::Auto);
+            if xdp_devices.contains(&interface.name) {
+                attached = attached.and_then(|()| plane.attach_xdp(&interface));
+            }
+            if let Err(error) = attached {
                 failures.push((interface.name, error));
             }
         }
@@ -196,6 +213,17 @@ impl Forwarding {
         self.script.as_ref().map(ChangeScript::as_fd)
     }
 
+    /// The devices with XDP.
+    pub(crate) fn xdp_devices(&self) -> Vec<String> {
+        let plane = self.plane.as_ref();
+        plane.map(Balance::xdp_interfaces).unwrap_or_default()
+    }
+
+    /// Whether packets are forwarded here.
+    pub(crate) const fn is_here(&self) -> bool {
+        self.plane.is_some()
+    }
+
     pub(crate) fn counters(&self) -> Result<BalanceCounters, BalanceError> {
         match &self.plane {
             Some(plane) => Ok(plane.counters()?),
@@ -209,6 +237,21 @@ impl Forwarding {
             None => Ok(Vec::new()),
         }
     }
+}
+
+/// Puts XDP on these devices, and takes it off all others.
+fn attach_xdp(plane: &mut Balance, devices: &[String]) -> Result<(), BalanceError> {
+    let mut interfaces = ethernet_interfaces()?;
+    interfaces.retain(|interface| devices.contains(&interface.name));
+    let is_found = |device: &&String| interfaces.iter().any(|found| found.name == **device);
+    if let Some(device) = devices.iter().find(|device| !is_found(device)) {
+        return Err(BalanceError::NotEthernet(device.clone()));
+    }
+    plane.retain_xdp(&interfaces)?;
+    for interface in &interfaces {
+        plane.attach_xdp(interface)?;
+    }
+    Ok(())
 }
 
 fn owners(table: &Table) -> io::Result<Vec<u16>> {

@@ -31,7 +31,7 @@ mod service;
 mod status;
 
 pub use clean::{Cleaned, clean, leftovers};
-pub use config::{BalanceConfig, Delivery};
+pub use config::{BalanceConfig, Delivery, Forward};
 pub use error::{BalanceError, Fault};
 pub use etcd::{EtcdServers, ServersError};
 pub use event::{Code, Event};

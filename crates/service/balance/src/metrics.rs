@@ -14,7 +14,7 @@ use ::metrics::{Endpoint, Families, Health, Label, Numbers, Unit};
 use crate::{
     error::{BalanceError, SystemContext},
     event::Event,
-    status::Status,
+    status::{PacketCounts, Status},
 };
 
 /// The loop makes a snapshot once a second. The loop hangs if the snapshot is older than this.
@@ -138,6 +138,22 @@ impl Numbers for Snapshot {
             (vec![("member", name)], member.packets)
         });
         to.counters("outlive_balance_packets", Unit::None, help, packets)?;
+        let help = "Packets handed to members, by program";
+        let PacketCounts {
+            packets,
+            xdp_packets,
+            ..
+        } = status.counts;
+        let forwarded = [
+            ("tc", packets.saturating_sub(xdp_packets)),
+            ("xdp", xdp_packets),
+        ]
+        .map(|(by, count)| (vec![("program", by.into())], count));
+        let name = "outlive_balance_forwarded_packets";
+        to.counters(name, Unit::None, help, forwarded)?;
+        let help = "Network devices with the program at XDP; 0: tc alone";
+        let devices = status.xdp_devices.len();
+        to.gauge("outlive_balance_xdp_devices", Unit::None, help, devices)?;
         let help = "Packets of clients that reached no member, by reason";
         let dropped = [
             ("fragment", status.counts.dropped_fragments),

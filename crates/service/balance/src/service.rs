@@ -84,6 +84,7 @@ impl Balancer {
         let members_config = config.of_members(&terms)?;
         let directory = RunDirectory::lock(&config.run_dir, &config.name)?;
         config.check_addresses()?;
+        config.check_forward()?;
         let listeners = config.listen.iter().map(|at| starting::listen(*at));
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let shown = Shown::at(config.metrics)?;

@@ -19,6 +19,9 @@ pub(crate) const DRAIN: &str = "drain";
 /// The request of an operator who confirms the death of a member that no balancer may declare dead.
 pub(crate) const CONFIRM_DEAD: &str = "confirm_dead";
 
+/// Another load balancer forwards.
+pub(crate) const NO_FORWARD: &str = "none";
+
 /// State of a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
@@ -48,6 +51,12 @@ pub struct Status {
     pub lease_ms: [u64; 2],
     /// All living members.
     pub members: Vec<MemberStatus>,
+    /// The program that forwards: `tc`, `xdp` or `xdp-generic`; `none` if another load balancer forwards.
+    #[serde(default)]
+    pub forward: String,
+    /// Network devices with the program at XDP.
+    #[serde(default)]
+    pub xdp_devices: Vec<String>,
     /// Packets of clients.
     #[serde(flatten)]
     pub counts: PacketCounts,
@@ -67,6 +76,9 @@ pub struct PacketCounts {
     /// Packets dropped because they are too long in UDP (`--encapsulate`).
     #[serde(default)]
     pub dropped_not_wrapped: u64,
+    /// Of the packets handed to members: by XDP.
+    #[serde(default)]
+    pub xdp_packets: u64,
 }
 
 /// State of a member.

@@ -13,14 +13,16 @@
  * dropped: a client tries again.
  *
  * The process of the balancer only changes the table. Without the process, packets go to the members of the last table.
+ *
+ * With `--forward xdp`, the program of balance_xdp.bpf.c sees the packets first, and the program at egress tells that
+ * program the link-layer addresses (neighbours.h).
  */
 #include "lib/kernel.h"
 #include "lib/packet.h"
 #include "intf/balance.h"
 #include "balance/maps.h"
-#include "balance/owner.h"
-#include "lib/flow_hash.h"
-#include "pool/classify.h"
+#include "balance/decide.h"
+#include "balance/neighbours.h"
 #include "lib/encapsulation.h"
 
 static __always_inline int redirect_to(const struct outer_route *route)
@@ -39,37 +41,40 @@ static __always_inline int redirect_to(const struct outer_route *route)
 SEC("tcx/ingress")
 int balance_ingress(struct __sk_buff *skb)
 {
-	union flow_hash_input input = {};
-	enum packet_class class = classify(skb, &input.flow);
-	if (class == CLASS_OTHER)
+	struct decision found = {};
+	decide(skb, &found);
+	if (found.class == CLASS_OTHER)
 		return TCX_NEXT;
-	if (class == CLASS_FRAGMENT) {
+	if (found.class == CLASS_FRAGMENT) {
 		count_in(&balance_counters, BALANCE_FRAGMENTS);
 		return TCX_DROP;
 	}
-	__u32 zero = 0;
-	const struct balance *b = bpf_map_lookup_elem(&balance, &zero);
-	__u64 hash = b ? flow_hash(&input, b->k0, b->k1) : 0;
-	const struct balance_member *member = b ? owner_of(hash) : NULL;
+	const struct balance_member *member = found.member;
 	if (!member) {
 		count_in(&balance_counters, BALANCE_NO_MEMBER);
 		return TCX_DROP;
 	}
-	if (b->encapsulates && !encapsulate(skb, &member->route, hash, 0)) {
+	if (found.balance->encapsulates && !encapsulate(skb, &member->route, found.hash, 0)) {
 		count_in(&balance_counters, BALANCE_NOT_WRAPPED);
 		return TCX_DROP;
 	}
-	count_in(&balance_counters, BALANCE_FORWARDED);
-	if (class == CLASS_ICMP)
-		count_in(&balance_counters, BALANCE_ICMP);
-	count_in(&member_packets, member->slot);
-	if (b->encapsulates)
+	count_forwarded(&found);
+	if (found.balance->encapsulates)
 		return bpf_redirect_neigh(member->route.ifindex, NULL, 0, 0);
+	note_neighbour(skb, &member->route);
 	return redirect_to(&member->route);
+}
+
+SEC("tcx/egress")
+int balance_egress(struct __sk_buff *skb)
+{
+	learn_neighbour(skb);
+	return TCX_NEXT;
 }
 
 /* Types that no map mentions, so that the generated Rust has them as well. */
 const struct balance_table *generate_balance_table;
 enum balance_counter generate_balance_counter;
+enum balance_xdp_counter generate_balance_xdp_counter;
 
 char LICENSE[] SEC("license") = "GPL";

@@ -1,4 +1,5 @@
-//! The load balancer of a pool: `bpf/balance.bpf.c`, its table, and its places on the interfaces.
+//! The load balancer of a pool: `bpf/balance.bpf.c` and `bpf/balance_xdp.bpf.c`, the table, and the places on the
+//! interfaces.
 //!
 //! `<bpffs>/outlive/balance-v<layout>/<name>/` has the pins of a balancer. The programs hand packets to the members of
 //! the pinned table without a process. The next process of the balancer adopts the pins: it loads its programs upon the
@@ -21,6 +22,7 @@ mod generated {
 }
 mod hook;
 mod table;
+mod xdp;
 
 use std::{
     collections::BTreeSet,
@@ -41,15 +43,16 @@ use crate::{
     object::{log_libbpf, not_loaded},
     pins::PinDirectory,
 };
+use hook::{FORWARDER, NEIGHBOUR_WATCH};
 pub use hook::{pinned_balancers, remove_balancer};
 pub use table::{BalanceMember, BalanceTable, MEMBER_COUNT_MAX};
+use xdp::Xdp;
+pub use xdp::XdpMode;
 
 /// Version of the layout of `bpf/intf/balance.h` (`BALANCE_LAYOUT_VERSION` there; a test compares the two).
 const BALANCE_LAYOUT_VERSION: u32 = 2;
 /// Directory of the mode, without the version.
 const BALANCE_PREFIX: &str = "balance-v";
-/// The program, and its pin.
-const BALANCE_PROGRAM: &str = "balance_ingress";
 /// The compiled programs.
 const BALANCE_OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/balance.bpf.o"));
 
@@ -79,6 +82,8 @@ pub struct BalanceSettings {
     pub key: [u8; 16],
     /// Packets go to members in UDP, through routers.
     pub encapsulates: bool,
+    /// A program at XDP is in front of the program at tc, on the interfaces of [`Balance::attach_xdp`].
+    pub xdp: Option<XdpMode>,
 }
 
 /// Packets since the balancer was first started.
@@ -94,6 +99,8 @@ pub struct BalanceCounters {
     pub no_member: u64,
     /// Packets that are too long in UDP, dropped.
     pub not_wrapped: u64,
+    /// Of the packets handed to members: by XDP.
+    pub xdp_forwarded: u64,
 }
 
 /// The programs and maps of a balancer.
@@ -102,7 +109,9 @@ pub struct BalanceCounters {
 pub struct Balance {
     object: Object,
     pins: PinDirectory,
-    /// Interfaces with the program, and interfaces whose packets another interface will show.
+    /// `None`: tc alone.
+    xdp: Option<Xdp>,
+    /// Interfaces with the program at tc, and interfaces whose packets another interface will show.
     interfaces: BTreeSet<u32>,
     enslaved: BTreeSet<u32>,
     /// The table in the kernel.
@@ -129,7 +138,9 @@ impl Balance {
             }
         }
         let object = open.load().map_err(not_loaded)?;
+        let xdp = settings.xdp.map(|mode| Xdp::load(mode, &object));
         let mut balance = Self {
+            xdp: xdp.transpose()?,
             object,
             pins,
             interfaces: BTreeSet::new(),
@@ -139,7 +150,11 @@ impl Balance {
         balance.table = balance.read_table()?;
         balance.configure(settings)?;
         balance.pin()?;
-        balance.interfaces = hook::adopt(&balance.object, &balance.pins)?;
+        balance.interfaces = FORWARDER.adopt(&balance.object, &balance.pins)?;
+        match &mut balance.xdp {
+            Some(xdp) => xdp.adopt(&balance.object, &balance.pins)?,
+            None => xdp::detach(&balance.pins)?,
+        }
         Ok(balance)
     }
 
@@ -252,9 +267,40 @@ impl Balance {
             self.enslaved.insert(interface.index);
             return Ok(());
         }
-        hook::attach(&self.object, interface, mode, &self.pins)?;
+        FORWARDER.attach(&self.object, interface, mode, &self.pins)?;
         self.interfaces.insert(interface.index);
         Ok(())
+    }
+
+    /// Attaches the program at XDP to `interface`. An interface that has the program already is left alone, and so are
+    /// all interfaces of a balancer without XDP.
+    ///
+    /// # Errors
+    /// The driver has no native XDP, or another program has the place.
+    pub fn attach_xdp(&mut self, interface: &Interface) -> Result<(), DataplaneError> {
+        match &mut self.xdp {
+            Some(xdp) => xdp.attach(&self.object, interface, &self.pins),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the program at XDP off all interfaces but these.
+    ///
+    /// # Errors
+    /// A pin cannot be removed.
+    pub fn retain_xdp(&mut self, interfaces: &[Interface]) -> Result<(), DataplaneError> {
+        match &mut self.xdp {
+            Some(xdp) => xdp.retain(interfaces, &self.pins),
+            None => Ok(()),
+        }
+    }
+
+    /// The names of the interfaces with the program at XDP.
+    #[must_use]
+    pub fn xdp_interfaces(&self) -> Vec<String> {
+        let xdp = self.xdp.iter();
+        xdp.flat_map(|xdp| xdp.interfaces().values().cloned())
+            .collect()
     }
 
     /// Drops interfaces that are gone: an index may come again.
@@ -262,6 +308,9 @@ impl Balance {
         let is_there = |index: &u32| interfaces.iter().any(|there| there.index == *index);
         self.interfaces.retain(is_there);
         self.enslaved.retain(is_there);
+        if let Some(xdp) = &mut self.xdp {
+            xdp.forget_all_but(is_there);
+        }
     }
 
     /// Packets by kind.
@@ -269,15 +318,17 @@ impl Balance {
     /// # Errors
     /// The kernel does not show the counters.
     pub fn counters(&self) -> Result<BalanceCounters, DataplaneError> {
-        use generated::types::balance_counter as counter;
+        use generated::types::{balance_counter as counter, balance_xdp_counter as xdp_counter};
         let map = self.map("balance_counters")?;
         let count = |of: counter| sum_percpu(&map, of.0);
+        let xdp_map = self.map("xdp_counters")?;
         Ok(BalanceCounters {
             forwarded: count(counter::BALANCE_FORWARDED)?,
             icmp: count(counter::BALANCE_ICMP)?,
             fragments: count(counter::BALANCE_FRAGMENTS)?,
             no_member: count(counter::BALANCE_NO_MEMBER)?,
             not_wrapped: count(counter::BALANCE_NOT_WRAPPED)?,
+            xdp_forwarded: sum_percpu(&xdp_map, xdp_counter::BALANCE_XDP_FORWARDED.0)?,
         })
     }
 
@@ -303,15 +354,37 @@ impl Balance {
         remove_balancer(&pins)
     }
 
-    /// Descriptor of the program, for tests that run the program on a packet.
+    /// Descriptor of the program that forwards at tc, for tests that run the program on a packet.
     ///
     /// # Errors
     /// There is no such program.
     pub fn program_fd(&self) -> Result<BorrowedFd<'_>, DataplaneError> {
-        let raw = attach::program(&self.object, BALANCE_PROGRAM)?
-            .as_fd()
-            .as_raw_fd();
-        // SAFETY: the descriptor belongs to the object, which `self` keeps open.
+        self.fd_of(&self.object, FORWARDER.name)
+    }
+
+    /// The same of the program that learns link-layer addresses.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn neighbour_watch_fd(&self) -> Result<BorrowedFd<'_>, DataplaneError> {
+        self.fd_of(&self.object, NEIGHBOUR_WATCH.name)
+    }
+
+    /// The same of the program at XDP.
+    ///
+    /// # Errors
+    /// As there; the balancer has no XDP.
+    pub fn xdp_fd(&self) -> Result<BorrowedFd<'_>, DataplaneError> {
+        let xdp = self
+            .xdp
+            .as_ref()
+            .ok_or(DataplaneError::Missing(xdp::NAME))?;
+        self.fd_of(xdp.object(), xdp::NAME)
+    }
+
+    fn fd_of(&self, object: &Object, name: &'static str) -> Result<BorrowedFd<'_>, DataplaneError> {
+        let raw = attach::program(object, name)?.as_fd().as_raw_fd();
+        // SAFETY: the descriptor belongs to an object of `self`, which `self` keeps open.
         Ok(unsafe { BorrowedFd::borrow_raw(raw) })
     }
 

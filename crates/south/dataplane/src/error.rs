@@ -55,6 +55,24 @@ pub enum DataplaneError {
         /// Error of the kernel.
         source: libbpf_rs::Error,
     },
+    /// The driver of an interface has no native XDP, or not with the settings of the interface.
+    #[error(
+        "{interface} takes no program at native XDP ({source}): the driver has none, or not with this MTU, with LRO or with so many queues; give --forward tc, or --forward xdp-generic for XDP without the driver"
+    )]
+    NoNativeXdp {
+        /// The interface.
+        interface: String,
+        /// Error of the kernel.
+        source: libbpf_rs::Error,
+    },
+    /// Another program is at the place of the balancer's.
+    #[error(
+        "{interface} has another XDP program (ip link show dev {interface}): remove that program, or give --forward tc"
+    )]
+    XdpTaken {
+        /// The interface.
+        interface: String,
+    },
     /// A program that is none of the service's is in the place of the service's.
     #[error(
         "on {interface} an unknown program has the place of the service's filter (tc filter show dev {interface} ingress, egress): remove that filter, and start outlive serve again"

@@ -30,7 +30,7 @@ pub use asking::holder_of;
 pub use attach::{AttachMode, detach_clsact};
 pub use balance::{
     BALANCE_FORMAT, Balance, BalanceCounters, BalanceMember, BalanceSettings, BalanceTable,
-    MEMBER_COUNT_MAX, balance_pins, pinned_balancers, remove_balancer,
+    MEMBER_COUNT_MAX, XdpMode, balance_pins, pinned_balancers, remove_balancer,
 };
 pub use error::DataplaneError;
 pub use inject::{Injector, MAX_INJECTED, Space};

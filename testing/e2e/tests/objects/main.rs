@@ -16,6 +16,7 @@ mod requests;
 mod routed;
 mod servers;
 mod store;
+mod xdp;
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,10 +1,7 @@
 use ::metrics::{Health, Numbers, table, text};
 
 use super::*;
-use crate::{
-    event::Code,
-    status::{MemberStatus, PacketCounts},
-};
+use crate::{event::Code, status::MemberStatus};
 
 fn snapshot(names: &[&str]) -> Snapshot {
     let member = |name: &&str| MemberStatus {
@@ -38,7 +35,10 @@ fn snapshot(names: &[&str]) -> Snapshot {
                 dropped_fragments: 2,
                 dropped_without_member: 3,
                 dropped_not_wrapped: 4,
+                xdp_packets: 11,
             },
+            forward: "xdp".into(),
+            xdp_devices: vec!["eth0".into()],
         },
         events: [("declared_dead", 3)].into(),
     }
@@ -53,6 +53,9 @@ fn numbers_of_members_have_their_names() {
         r#"outlive_balance_epoch{pool="pool"} 7"#,
         r#"outlive_balance_granters{pool="pool"} 2"#,
         r#"outlive_balance_packets_total{pool="pool",member="web2"} 9"#,
+        r#"outlive_balance_forwarded_packets_total{pool="pool",program="tc"} 7"#,
+        r#"outlive_balance_forwarded_packets_total{pool="pool",program="xdp"} 11"#,
+        r#"outlive_balance_xdp_devices{pool="pool"} 1"#,
         r#"outlive_balance_dropped_packets_total{pool="pool",reason="no_member"} 3"#,
         r#"outlive_balance_events_total{pool="pool",kind="declared_dead"} 3"#,
     ] {

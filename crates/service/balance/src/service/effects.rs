@@ -7,7 +7,7 @@ use super::{Balancer, Tell, now};
 use crate::{
     error::BalanceError,
     event::{Code, Event},
-    status::{CONFIRM_DEAD, DRAIN, MemberStatus, PacketCounts, Status},
+    status::{CONFIRM_DEAD, DRAIN, MemberStatus, NO_FORWARD, PacketCounts, Status},
 };
 
 impl Balancer {
@@ -67,7 +67,8 @@ impl Balancer {
 
     /// Attaches the program to new interfaces.
     pub(super) fn attach(&mut self, tell: Tell<'_>) -> Result<(), BalanceError> {
-        for (interface, error) in self.forwarding.attach()? {
+        let xdp_devices = self.config.xdp_devices()?;
+        for (interface, error) in self.forwarding.attach(&xdp_devices)? {
             let reason = format!("packets on {interface} are not balanced: {error}");
             self.warn(Code::InterfaceNotAttached, reason, tell);
         }
@@ -205,6 +206,12 @@ fn status(
             dropped_fragments: counters.fragments,
             dropped_without_member: counters.no_member,
             dropped_not_wrapped: counters.not_wrapped,
+            xdp_packets: counters.xdp_forwarded,
         },
+        forward: match forwarding.is_here() {
+            true => config.delivery.forward.word().to_owned(),
+            false => NO_FORWARD.to_owned(),
+        },
+        xdp_devices: forwarding.xdp_devices(),
     })
 }

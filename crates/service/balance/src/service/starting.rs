@@ -51,14 +51,20 @@ pub(super) fn forwarding(
     if config.delivery.no_forward {
         return Forwarding::elsewhere(encapsulates, script);
     }
+    let devices = config.xdp_devices()?;
+    if config.delivery.forward.xdp_mode().is_some() && devices.is_empty() {
+        return Err(BalanceError::NoForwardDevice);
+    }
     let bpffs = mounts::bpffs(directory.path())?;
     let host_name = host_name(&config.run_dir, &config.name);
     let settings = BalanceSettings {
         addresses: config.addresses.clone(),
         key,
         encapsulates,
+        xdp: config.delivery.forward.xdp_mode(),
     };
-    let started = Forwarding::start(&settings, balance_pins(bpffs.path(), &host_name), script);
+    let pins = balance_pins(bpffs.path(), &host_name);
+    let started = Forwarding::start(&settings, &devices, pins, script);
     // For the next balancer, and for `outlive clean`.
     bpffs.leave();
     started

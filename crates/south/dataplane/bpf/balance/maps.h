@@ -61,6 +61,13 @@ struct {
 	__type(value, __u64);
 } member_packets SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, BALANCE_XDP_COUNTERS);
+	__type(key, __u32);
+	__type(value, __u64);
+} xdp_counters SEC(".maps");
+
 static __always_inline void count_in(void *map, __u32 key)
 {
 	__u64 *counter = bpf_map_lookup_elem(map, &key);

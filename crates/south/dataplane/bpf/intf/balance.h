@@ -53,3 +53,9 @@ enum balance_counter {
 	BALANCE_NOT_WRAPPED = 4, /* dropped: too long for the link to the member with the outer headers */
 	BALANCE_COUNTERS = 5,
 };
+
+/* In a map of their own: a balancer that was started by a version without XDP has its counters in the map above. */
+enum balance_xdp_counter {
+	BALANCE_XDP_FORWARDED = 0, /* of BALANCE_FORWARDED */
+	BALANCE_XDP_COUNTERS = 1,
+};

@@ -2,13 +2,14 @@
 
 mod encapsulation;
 mod model;
+mod xdp;
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsRawFd as _;
 
 use dataplane::{
     Balance, BalanceCounters, BalanceMember, BalanceSettings, BalanceTable, MEMBER_COUNT_MAX,
-    PinDirectory, balance_pins, pinned_balancers,
+    PinDirectory, XdpMode, balance_pins, pinned_balancers,
 };
 use libbpf_rs::libbpf_sys;
 use pool::{MAGLEV_ENTRY_COUNT, MemberIndex, OwnerTable, TableKind, flow_hash};
@@ -91,6 +92,7 @@ impl Balancer {
             addresses: addresses(),
             key: KEY.0,
             encapsulates: true,
+            xdp: Some(XdpMode::Native),
         };
         let balance = Balance::start(&settings, place.pins.clone()).expect("the program loads");
         let mut this = Self { balance, place };
@@ -105,6 +107,7 @@ impl Balancer {
             addresses: addresses(),
             key: KEY.0,
             encapsulates: false,
+            xdp: Some(XdpMode::Native),
         };
         Balance::start(&settings, place.pins.clone()).expect("the program loads")
     }
@@ -319,6 +322,7 @@ fn next_balancer_adopts_table_and_counters() {
         addresses: vec![service(true)],
         key: KEY.0,
         encapsulates: false,
+        xdp: Some(XdpMode::Native),
     };
     balancer.balance = Balance::start(&settings, balancer.place.pins.clone()).expect("it loads");
     assert_eq!(
@@ -362,6 +366,7 @@ fn pins_are_found_by_name() {
         addresses: addresses(),
         key: KEY.0,
         encapsulates: false,
+        xdp: Some(XdpMode::Native),
     };
     let balance = Balance::start(&settings, pins).expect("the program loads");
     // Other balancers may run on this host.

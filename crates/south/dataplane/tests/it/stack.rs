@@ -91,6 +91,11 @@ fn no_program_takes_more_stack_than_any_kernel_gives() {
     assert!(replay > MOST / 2, "{replay}: not all of it is counted");
     let balance = most_stack(concat!(env!("OUT_DIR"), "/balance.bpf.o"));
     assert!(balance > MOST / 4, "{balance}: not all of it is counted");
+    let balance_xdp = most_stack(concat!(env!("OUT_DIR"), "/balance_xdp.bpf.o"));
+    assert!(
+        balance_xdp > MOST / 4,
+        "{balance_xdp}: not all of it is counted"
+    );
     let objects = most_stack(concat!(env!("OUT_DIR"), "/objects.bpf.o"));
     assert!(objects > MOST / 2, "{objects}: not all of it is counted");
 }

@@ -28,6 +28,7 @@ impl Wrapping {
             addresses: vec![server_end(false), server_end(true)],
             key: POOL_KEY.0,
             encapsulates: true,
+            xdp: None,
         };
         let mut balance = Balance::start(&settings, place.pins.clone()).expect("it loads");
         let source: IpAddr = match address {
