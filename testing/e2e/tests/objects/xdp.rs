@@ -1,6 +1,7 @@
 //! A balancer that forwards at XDP.
 
 use e2e::arrange::run;
+use e2e::binaries::outlive;
 use e2e::pool::{Pool, pool_addresses};
 use serde_json::Value;
 
@@ -50,25 +51,60 @@ fn downloads_behind_xdp_survive_their_member() {
 }
 
 #[test]
-fn device_without_native_xdp_is_an_error_that_names_the_device() {
+fn forwarding_that_xdp_cannot_do_is_refused() {
     let scene = e2e::Scene::new("objects-no-xdp");
     let keys = e2e::loggers::key_file(&scene, "pool.keys");
     run(&scene.server, "ip link add br0 type bridge");
-    let mut command = scene
-        .server
-        .command(&e2e::binaries::outlive().to_string_lossy());
-    let own = scene.ipv4(80).to_string();
+    run(&scene.server, "ip tuntap add dev tun0 mode tun");
     let listen = scene.ipv4(e2e::pool::POOL_PORT).to_string();
-    command.args(["balance", "--address", &own, "--listen", &listen]);
-    command.arg("--key-file").arg(keys);
-    command.args(["--forward", "xdp", "--forward-device", "br0"]);
-    command.env("OUTLIVE_RUN_DIR", scene.run_dir());
-    let ended = command.output().expect("it runs");
-    let said = String::from_utf8_lossy(&ended.stderr);
-    assert_eq!(ended.status.code(), Some(71), "{said}");
-    assert!(
-        said.contains("br0 takes no program at native XDP"),
-        "{said}"
-    );
-    assert!(said.contains("--forward tc"), "{said}");
+    let outlive = || {
+        let mut outlive = scene.server.command(&outlive().to_string_lossy());
+        outlive.env("OUTLIVE_RUN_DIR", scene.run_dir());
+        outlive
+    };
+    let own = scene.ipv4(80).to_string();
+    let native = "br0 takes no program at native XDP";
+    for (address, flags, status, reason) in [
+        (
+            &*own,
+            &["--forward", "xdp", "--forward-device", "br0"][..],
+            71,
+            native,
+        ),
+        (
+            &own,
+            &["--forward", "xdp", "--forward-device", "tun0"],
+            78,
+            "tun0 has no Ethernet",
+        ),
+        (
+            &own,
+            &["--forward", "xdp", "--encapsulate", "udp"],
+            78,
+            "neighbours only",
+        ),
+        (
+            &own,
+            &["--forward-device", "br0"],
+            78,
+            "is for --forward xdp",
+        ),
+        (
+            "127.0.0.1:80",
+            &["--forward", "xdp"],
+            78,
+            "no device of this host has",
+        ),
+    ] {
+        let mut balance = outlive();
+        balance.args(["balance", "--address", address, "--listen", &listen]);
+        let ended = balance.arg("--key-file").arg(&keys).args(flags).output();
+        let ended = ended.expect("it runs");
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(status), "{flags:?}: {said}");
+        assert!(said.contains(reason), "{flags:?}: {said}");
+    }
+    let cleaned = outlive().arg("clean").output().expect("it runs");
+    let said = String::from_utf8_lossy(&cleaned.stdout);
+    assert!(said.contains("no programs were attached"), "{cleaned:?}");
 }
