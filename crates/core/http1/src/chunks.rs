@@ -33,16 +33,20 @@ enum NextByte {
     DataReturn = 6,
     /// The end of the line behind a chunk.
     DataEnd = 7,
-    /// The carriage return behind the last chunk. Trailers are in doubt.
+    /// The carriage return of the empty line at the end, or a trailer.
     LastReturn = 8,
     /// The last byte of the body.
     Last = 9,
     /// Behind the body.
     Done = 10,
+    /// Of a trailer.
+    Trailer = 11,
+    /// The end of the line of a trailer.
+    TrailerEnd = 12,
 }
 
 impl NextByte {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 12] = [
         Self::FirstDigit,
         Self::Digit,
         Self::Extension,
@@ -53,6 +57,8 @@ impl NextByte {
         Self::LastReturn,
         Self::Last,
         Self::Done,
+        Self::Trailer,
+        Self::TrailerEnd,
     ];
 }
 
@@ -89,13 +95,19 @@ impl Chunks {
     /// belong to the body.
     ///
     /// # Errors
-    /// The bytes are no chunks, or have trailers: [`Doubt::Malformed`]. The bytes need more than [`STEP_COUNT_MAX`]
-    /// steps: [`Doubt::TooLong`].
+    /// The bytes are no chunks: [`Doubt::Malformed`], [`Doubt::BareLineFeed`]. The bytes need more than
+    /// [`STEP_COUNT_MAX`] steps: [`Doubt::TooLong`].
     pub fn take(&mut self, bytes: &[u8]) -> Result<usize, Doubt> {
+        let (taken, result) = self.take_some(bytes);
+        result.map(|()| taken)
+    }
+
+    /// The same. Returns the number of the bytes that were read, also before a byte that is in doubt.
+    pub fn take_some(&mut self, bytes: &[u8]) -> (usize, Result<(), Doubt>) {
         let mut at = 0;
         for _ in 0..STEP_COUNT_MAX {
             let Some(byte) = bytes.get(at).filter(|_| !self.is_done()) else {
-                return Ok(at);
+                return (at, Ok(()));
             };
             if self.next == NextByte::Data {
                 let len = bytes.len() - at;
@@ -107,12 +119,14 @@ impl Chunks {
                 }
                 continue;
             }
-            self.step(*byte)?;
+            if let Err(doubt) = self.step(*byte) {
+                return (at, Err(doubt));
+            }
             at += 1;
         }
         match at == bytes.len() || self.is_done() {
-            true => Ok(at),
-            false => Err(Doubt::TooLong),
+            true => (at, Ok(())),
+            false => (at, Err(Doubt::TooLong)),
         }
     }
 
@@ -129,13 +143,18 @@ impl Chunks {
             }
             (NextByte::Digit, b';' | b' ' | b'\t') => NextByte::Extension,
             (NextByte::Digit | NextByte::Extension, b'\r') => NextByte::LengthEnd,
-            (NextByte::Extension, b'\n') => return Err(Doubt::BareLineFeed),
+            (NextByte::Extension | NextByte::Trailer | NextByte::LastReturn, b'\n') => {
+                return Err(Doubt::BareLineFeed);
+            }
             (NextByte::Extension, _) => NextByte::Extension,
             (NextByte::LengthEnd, b'\n') if self.left == 0 => NextByte::LastReturn,
             (NextByte::LengthEnd, b'\n') => NextByte::Data,
             (NextByte::DataReturn, b'\r') => NextByte::DataEnd,
             (NextByte::DataEnd, b'\n') => NextByte::FirstDigit,
             (NextByte::LastReturn, b'\r') => NextByte::Last,
+            (NextByte::Trailer, b'\r') => NextByte::TrailerEnd,
+            (NextByte::LastReturn | NextByte::Trailer, _) => NextByte::Trailer,
+            (NextByte::TrailerEnd, b'\n') => NextByte::LastReturn,
             (NextByte::Last, b'\n') => NextByte::Done,
             _ => return Err(Doubt::Malformed),
         };
@@ -158,14 +177,14 @@ mod tests {
 
     use super::*;
 
-    fn body(chunks: &[Vec<u8>], extension: &str) -> Vec<u8> {
+    fn body(chunks: &[Vec<u8>], extension: &str, trailers: &str) -> Vec<u8> {
         let mut body = Vec::new();
         for chunk in chunks.iter().filter(|chunk| !chunk.is_empty()) {
             body.extend(std::format!("{:x}{extension}\r\n", chunk.len()).bytes());
             body.extend(chunk);
             body.extend(b"\r\n");
         }
-        body.extend(b"0\r\n\r\n");
+        body.extend(std::format!("0{extension}\r\n{trailers}\r\n").bytes());
         body
     }
 
@@ -174,10 +193,11 @@ mod tests {
         fn end_of_a_body_is_found_however_the_bytes_come(
             chunks in prop::collection::vec(prop::collection::vec(prop::sample::select(b"\r\n0a;".to_vec()), 0..40), 0..6),
             extension in prop::sample::select(vec!["", ";a=b", " "]),
+            trailers in prop::sample::select(vec!["", "A: b\r\n", "A: b\r\n0\r\n"]),
             behind in prop::collection::vec(any::<u8>(), 0..9),
             cuts in prop::collection::vec(1_usize..20, 1..20),
         ) {
-            let body = body(&chunks, extension);
+            let body = body(&chunks, extension, trailers);
             let bytes = [&body[..], &behind].concat();
             let (mut reader, mut at) = (Chunks::new(), 0);
             for cut in cuts.iter().cycle() {
@@ -209,7 +229,8 @@ mod tests {
             "1\n",
             "1\r\nab",
             "1\r\na\n",
-            "0\r\nA: b\r\n",
+            "0\r\nA: b\n",
+            "0\r\n\n",
             "10000000000000000\r\n",
         ];
         for line in lines {
@@ -236,6 +257,6 @@ mod tests {
             assert_eq!(Chunks::of_parts(code, left), Some(reader));
         }
         assert_eq!(Chunks::of_parts(0, 0), None);
-        assert_eq!(Chunks::of_parts(11, 0), None);
+        assert_eq!(Chunks::of_parts(13, 0), None);
     }
 }

@@ -298,7 +298,8 @@ pub struct States {
 /// ends all of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Storage {
-    /// The response is further than its timestamps can tell, and not stored yet: for the time being without protection.
+    /// The timestamps cannot tell the position in the response (too far, in chunks, behind a long head), and the
+    /// response is not stored yet: for the time being without protection.
     pub exposed: u32,
     /// The record is in the store.
     pub stored: u32,

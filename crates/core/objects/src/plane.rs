@@ -34,7 +34,7 @@ use wire::{FlowKey, SeqNumber};
 pub use self::packet::Packet;
 use self::{handshake::HalfOpen, packet::Segment};
 use crate::flaws::Flaws;
-use crate::flow::{Client, Flow, Mode, Phase, Queued, Unprotected};
+use crate::flow::{Client, Flow, Mode, Phase, Queued, ResponseEnd, Unprotected};
 use crate::isn::Slot;
 use crate::key::PoolKey;
 use crate::timestamp::StateBits;
@@ -186,6 +186,11 @@ pub enum Event {
     },
     /// The turn is over, and bytes of the client may wait for their turn.
     TurnOver {
+        /// The connection.
+        key: FlowKey,
+    },
+    /// The server's response ends before the client's position: the client has a part of another response.
+    Diverged {
         /// The connection.
         key: FlowKey,
     },
@@ -574,6 +579,10 @@ impl Shared {
         }
         flow.unprotected = Some(reason);
         flow.turn.is_guarded = false;
+        // Nobody reads the rest.
+        if matches!(flow.turn.end, ResponseEnd::AtLastChunk(_)) {
+            flow.turn.end = ResponseEnd::AtClose;
+        }
         self.events.push_back(Event::Unprotected { key, reason });
     }
 

@@ -93,6 +93,12 @@ impl Beginning {
         }
     }
 
+    /// Whether the first segment had no byte of the body.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Whether a body begins with the same bytes. `None`: `bytes` are too few.
     #[must_use]
     pub fn compare(&self, bytes: &[u8]) -> Option<bool> {

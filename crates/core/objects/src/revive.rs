@@ -632,7 +632,7 @@ impl Revival {
             Ok(Some(head)) => head,
             Err(doubt) => return self.refuse(Refusal::Doubt(doubt).into()),
         };
-        let judged = self.judged(question, &head, received.bytes());
+        let judged = self.judged(question, &head, received);
         if (500..=599).contains(&head.status)
             && let Some(pause) = FAILURE_PAUSES.get(self.failures)
         {

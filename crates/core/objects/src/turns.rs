@@ -5,8 +5,8 @@
 //! | of a request | the turn begins; a turn before is over |
 //! | of the head of a response | the turn can be written |
 //!
-//! A turn is written at the end of the delay, if the flow is still in that turn. A long response is written at once if
-//! the connection had a response before: the timestamps of such a response tell few bytes.
+//! A turn is written at the end of the delay, if the flow is still in that turn. A response of which timestamps tell
+//! few bytes or none is written at once: a long later response, chunks, a long head.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -245,7 +245,9 @@ impl Exchange {
             return None;
         }
         let mut answer = self.answer(turn.response_start)?;
-        answer.response_len = answer.response_len.or(turn.response_len());
+        let chunks = self.beginning();
+        // All chunks may have left.
+        answer.response_len = answer.response_len.or(chunks.and(turn.response_len()));
         let stored = StoredTurn {
             number: turn.number,
             request_start: self.request_start,
@@ -270,7 +272,7 @@ impl Exchange {
             options: StoredOptions::of(flow),
             turns: Vec::from([stored]),
             inputs,
-            chunks: self.beginning(),
+            chunks,
         })
     }
 

@@ -21,7 +21,7 @@ use objects::{
     PoolKey,
     budget::Budget,
     flow::Phase,
-    judge::JudgeRules,
+    judge::{JudgeRules, Refusal},
     plane::{CopyKind, SegmentCopy},
     queue::RequestQueues,
     records::LookedUp,
@@ -395,6 +395,12 @@ impl Member {
                 }
                 ObjectEventKind::TurnOver { key } => self.queues.wake(&key),
                 ObjectEventKind::Answered { key } => self.hasten(key)?,
+                ObjectEventKind::Diverged { key } => {
+                    let ended = self
+                        .revivals
+                        .refuse(&self.plane, key, Refusal::Part.into())?;
+                    events.extend(ended.map(event_of));
+                }
             }
         }
         Ok(())

@@ -376,14 +376,21 @@ impl PoolScenario {
             0 => self.with_older_record(rng),
             1 => self.with_reused_port(rng),
             2 => self.with_late_member(rng),
-            _ => {
-                for object in &mut self.site.objects {
-                    object.is_chunked |= rng.random_bool(0.1);
-                }
-                self
-            }
+            3 | 4 => self.in_chunks(),
+            _ => self,
         };
         drawn.sorted()
+    }
+
+    /// All responses are in chunks, and records are written early.
+    fn in_chunks(mut self) -> Self {
+        for object in &mut self.site.objects {
+            object.is_chunked = true;
+        }
+        if let Some(plan) = &mut self.store {
+            plan.delay = MS;
+        }
+        self
     }
 
     fn sorted(mut self) -> Self {

@@ -17,6 +17,8 @@ const RANGE_ALIGNMENT: u64 = 4096;
 const CHUNK_BYTES: u64 = 700;
 const CHUNK_END: &[u8] = b"\r\n";
 const LAST_CHUNK: &[u8] = b"0\r\n\r\n";
+/// Of some objects: nobody reads these to the end.
+const MALFORMED_LAST_CHUNK: &[u8] = b"0\r\nA: b\n\r\n";
 /// Of objects that never changed.
 const OLD_DATE: &str = "Mon, 07 Sep 2026 08:00:00 GMT";
 
@@ -79,7 +81,7 @@ impl Part {
         }
         let rest = self.len % CHUNK_BYTES;
         let rest = if rest > 0 { framed_len(rest) } else { 0 };
-        self.len / CHUNK_BYTES * framed_len(CHUNK_BYTES) + rest + LAST_CHUNK.len() as u64
+        self.len / CHUNK_BYTES * framed_len(CHUNK_BYTES) + rest + self.last_chunk().len() as u64
     }
 
     /// The byte of the body at a position.
@@ -95,11 +97,24 @@ impl Part {
         let of = |text: &[u8], at: u64| text.get(usize::try_from(at).ok()?).copied();
         let head_len = head.len() as u64;
         match at.checked_sub(head_len) {
-            _ if len == 0 => of(LAST_CHUNK, at),
+            _ if len == 0 => of(self.last_chunk(), at),
             None => of(head.as_bytes(), at),
             Some(data) if data < len => self.data(before + data),
             Some(data) if data < len + CHUNK_END.len() as u64 => of(CHUNK_END, data - len),
-            Some(_) => of(LAST_CHUNK, at - framed_len(len)),
+            Some(_) => of(self.last_chunk(), at - framed_len(len)),
+        }
+    }
+
+    /// Whether the body has an end that nobody reads.
+    pub(super) const fn is_malformed(&self) -> bool {
+        self.is_chunked && self.object % 4 == 3
+    }
+
+    const fn last_chunk(&self) -> &'static [u8] {
+        if self.is_malformed() {
+            MALFORMED_LAST_CHUNK
+        } else {
+            LAST_CHUNK
         }
     }
 

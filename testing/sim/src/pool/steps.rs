@@ -264,6 +264,7 @@ impl Pool {
             has_pipelined: client.has_pipelined(),
             has_aligning_server: self.scenario.aligns,
             had_no_server: self.happened.moved,
+            is_malformed: reader.response().is_some_and(|it| it.part.is_malformed()),
             store: self.scenario.store.as_ref().map(|_| KnownStore {
                 has_timestamps: client.has_timestamps(),
                 is_stored: client.turns().is_stored(client.record_start()),

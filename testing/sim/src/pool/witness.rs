@@ -48,6 +48,8 @@ pub(super) struct Known {
     pub(super) has_pipelined: bool,
     pub(super) has_aligning_server: bool,
     pub(super) had_no_server: bool,
+    /// Nobody reads the end of the response under way.
+    pub(super) is_malformed: bool,
     /// `None`: the pool has no store.
     pub(super) store: Option<KnownStore>,
 }
@@ -101,7 +103,9 @@ pub(super) fn is_explained(reason: &Reason, known: Known) -> bool {
         Reason::Silent => true,
         Reason::Version => known.happened.changed || known.has_aligning_server,
         Reason::Modified => known.happened.changed,
-        Reason::Answer(_) => known.has_aligning_server || known.happened.changed,
+        Reason::Answer(_) => {
+            known.has_aligning_server || known.happened.changed || known.is_malformed
+        }
         Reason::NoServer => known.had_no_server,
     }
 }
@@ -149,6 +153,7 @@ mod tests {
                 has_pipelined: false,
                 has_aligning_server: false,
                 had_no_server: false,
+                is_malformed: false,
                 store: None,
             };
             let reason = PositionError::Unprotected.into();

@@ -11,6 +11,8 @@
 //! | of a flow of a server that has died | dropped: the FIN and RST of the dying |
 //! | of a flow that is being revived | copied for user space, and withheld |
 //! | payload that another server has sent | acknowledged in the client's name |
+//! | chunks behind a hole | withheld: the programs read all chunks, to the last |
+//! | the end of a response before the client's position, FIN or RST | withheld; user space resets the client |
 //! | first payload of a response | the head is read: from here on timestamps say where the body began |
 //! | pure ACK of a guarded request | withheld |
 //! | response to a client without timestamps | copied for user space, and withheld, until the record is stored |
@@ -21,7 +23,7 @@
 
 use core::time::Duration;
 
-use wire::{Flags, FlowKey};
+use wire::{Flags, FlowKey, SeqNumber};
 
 use super::fence::egress_other;
 use super::handshake::{egress_synack, is_answer_to_noted_syn};
@@ -29,7 +31,7 @@ use super::packet::{
     ACK_OFFSET, Network, Options, Packet, SEQ_OFFSET, Segment, WINDOW_OFFSET, find_options,
     length32, overwrite, write32,
 };
-use super::request::{advance_nxt, follow_chunks, on_server_payload, sent_end};
+use super::request::{Followed, advance_nxt, follow_chunks, on_server_payload, sent_end};
 use super::turned::self_ack;
 use super::{
     CopyKind, Counter, Event, MARK_CLIENT_SPACE, MARK_FROM_SERVER, MARK_QUEUED, MARK_SERVER_SPACE,
@@ -152,6 +154,9 @@ fn egress_flow(
     let mut header = segment.header.clone();
     write32(&mut header, SEQ_OFFSET, seq.0);
     if segment.has(Flags::RST) {
+        if is_short(flow, seq) {
+            return diverged(shared, key);
+        }
         segment.commit(packet, header);
         return Verdict::Next;
     }
@@ -166,9 +171,16 @@ fn egress_flow(
             shared.copy_beginning(key, CopyKind::Response, packet, segment);
         }
     }
-    // As if lost: the server's TCP sends the missing bytes, and these, again.
-    if segment.payload_len > 0 && !follow_chunks(shared, key, flow, (seq, payload)) {
-        return Verdict::Withheld;
+    if len > 0 {
+        match follow_chunks(shared, key, flow, (seq, payload)) {
+            Followed::Read => {}
+            // As if lost: the server's TCP sends the missing bytes, and these, again.
+            Followed::Missing => return Verdict::Withheld,
+            Followed::Diverged => return diverged(shared, key),
+        }
+    }
+    if segment.has(Flags::FIN) && is_short(flow, payload_end) {
+        return diverged(shared, key);
     }
     if is_before {
         let ack = (seq + len).min_seq(flow.server.floor) - flow.server.delta;
@@ -208,6 +220,18 @@ fn egress_flow(
     segment.commit(packet, header);
     shared.count(Counter::TranslatedOut);
     Verdict::Next
+}
+
+/// Whether a response that ends here ends before the client's position. The client would take no FIN and no RST there.
+const fn is_short(flow: &Flow, end: SeqNumber) -> bool {
+    let is_new = !end.before(flow.server.nxt);
+    end.before(flow.server.floor) || (is_new && end.before(flow.client.ack))
+}
+
+/// User space resets the client.
+fn diverged(shared: &mut Shared, key: FlowKey) -> Verdict {
+    shared.events.push_back(Event::Diverged { key });
+    Verdict::Withheld
 }
 
 /// The shift that the client applies to a window of this flow.

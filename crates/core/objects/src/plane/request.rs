@@ -312,49 +312,71 @@ fn on_limit(shared: &Shared, flow: &mut Flow, reason: Unprotected) -> Result<(),
     Ok(())
 }
 
-/// The end of a response in chunks: also in bytes that the client has from another server. False: bytes before the
-/// segment are missing.
+/// Result of a look at the chunks of a segment.
+pub(super) enum Followed {
+    /// The bytes are read, or nobody reads these.
+    Read,
+    /// Bytes before the segment were not read.
+    Missing,
+    /// The response is another one than the client has a part of.
+    Diverged,
+}
+
+/// The end of a response in chunks: also in bytes that the client has from another server.
 pub(super) fn follow_chunks(
     shared: &mut Shared,
     key: FlowKey,
     flow: &mut Flow,
     (seq, payload): (SeqNumber, &[u8]),
-) -> bool {
+) -> Followed {
     let ResponseEnd::AtLastChunk(body) = flow.turn.end else {
-        return true;
+        return Followed::Read;
     };
-    let end = seq + length32(payload.len());
-    if flow.unprotected.is_some() || flow.turn.phase != Phase::Body || !end.after(body.next) {
-        return true;
+    if flow.turn.phase != Phase::Body {
+        return Followed::Read;
     }
     if seq.after(body.next) {
-        return false;
+        return Followed::Missing;
     }
-    let sent_end = sent_end(&flow.client, &flow.server);
-    if let Err(reason) = flow.turn.read_chunks(body, (seq, payload), sent_end) {
-        shared.lose_protection(key, flow, reason);
+    if !(seq + length32(payload.len())).after(body.next) {
+        return Followed::Read;
     }
-    true
+    match flow.turn.read_chunks(body, (seq, payload), flow.client.ack) {
+        Ok(()) => {}
+        Err(None) => return Followed::Diverged,
+        Err(Some(reason)) => shared.lose_protection(key, flow, reason),
+    }
+    Followed::Read
 }
 
 impl Turn {
-    /// An error: the bytes are no chunks, or the server says more than the response.
+    /// An error: the bytes are no chunks, or the server says more than the response. Or, without a reason, the body
+    /// ends before the client's position, `acked`.
     fn read_chunks(
         &mut self,
         mut body: ChunkedBody,
         (seq, payload): (SeqNumber, &[u8]),
-        sent_end: SeqNumber,
-    ) -> Result<(), Unprotected> {
+        acked: SeqNumber,
+    ) -> Result<(), Option<Unprotected>> {
         let read = usize::try_from(body.next.0.wrapping_sub(seq.0)).unwrap_or(usize::MAX);
         let new = payload.get(read..).unwrap_or_default();
-        let taken = body.chunks.take(new).map_err(|_| Unprotected::Chunked)?;
+        let (taken, result) = body.chunks.take_some(new);
         body.next += length32(taken);
+        let is_over = result.is_err() || body.chunks.is_done();
+        if is_over && body.next.before(acked) {
+            return Err(None);
+        }
+        if result.is_err() {
+            return Err(Some(Unprotected::Chunked));
+        }
         self.end = ResponseEnd::AtLastChunk(body);
         if body.chunks.is_done() {
-            let behind = body.next.0.wrapping_sub(sent_end.0).cast_signed();
-            self.end = ResponseEnd::After(self.sent.wrapping_add_signed(behind.into()));
+            let len = body.next.0.wrapping_sub(self.response_start.0);
+            let [low @ .., _, _, _, _] = self.sent.to_le_bytes();
+            let ahead = len.wrapping_sub(u32::from_le_bytes(low)).cast_signed();
+            self.end = ResponseEnd::After(self.sent.wrapping_add_signed(ahead.into()));
             if taken < new.len() {
-                return Err(Unprotected::Server);
+                return Err(Some(Unprotected::Server));
             }
         }
         Ok(())
@@ -404,17 +426,22 @@ fn on_response_head(
         }),
         BodyLength::UntilClose => ResponseEnd::AtClose,
     };
-    flow.states.body = if flow.turn.number > 0 {
-        let start = flow.turn.response_start + u32::from(header_len);
-        later_state(shared, &key, flow, start, word)
-    } else if header_len < MAX_HEADER {
-        first_state(&shared.key(), &key, flow, header_len, word)
-    } else if shared.life.store != StoreKind::None && usize::from(header_len) <= RECORDED_LEN_MAX {
-        // The record alone tells the position.
+    let is_first = flow.turn.number == 0;
+    let needs_record =
+        summary.body == BodyLength::Chunked || (is_first && header_len >= MAX_HEADER);
+    flow.states.body = if needs_record {
+        let has_store = shared.life.store != StoreKind::None;
+        if !has_store || usize::from(header_len) > RECORDED_LEN_MAX {
+            return Err(Unprotected::Header);
+        }
+        // The record alone tells the position, and that the response is in chunks.
         flow.storage.exposed = flow.turn.number.wrapping_add(1);
         flow.states.bare
+    } else if is_first {
+        first_state(&shared.key(), &key, flow, header_len, word)
     } else {
-        return Err(Unprotected::Header);
+        let start = flow.turn.response_start + u32::from(header_len);
+        later_state(shared, &key, flow, start, word)
     };
     flow.turn.phase = Phase::Body;
     // Of other responses a part of the object is no continuation.

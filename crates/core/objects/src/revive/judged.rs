@@ -16,6 +16,9 @@ use crate::record::StoredAnswer;
 /// Bytes that the reader of chunks takes at a time: no chunks are too short for so few bytes.
 const CHUNKED_PIECE_BYTES: usize = 4096;
 
+/// Window of a client whose window is shut, not scaled.
+const BEGINNING_WINDOW: u16 = 4096;
+
 impl Revival {
     /// Judges an answer of which `received` has the head, and perhaps a part of the body. `None`: the verdict needs
     /// more of the body.
@@ -23,7 +26,7 @@ impl Revival {
         &self,
         question: &Question,
         head: &ResponseHead<'_>,
-        received: &[u8],
+        received: &Received,
     ) -> Result<Option<Answer>, Reason> {
         let Position::Body { offset, .. } = self.position else {
             return Err(Reason::Answer(Refusal::Part));
@@ -84,30 +87,42 @@ impl Revival {
         &self,
         version: &ObjectVersion,
         head: &ResponseHead<'_>,
-        received: &[u8],
+        received: &Received,
     ) -> Result<Option<Answer>, Reason> {
         let offset = self.offset().unwrap_or(0);
-        let recorded = self.stored_answer().map(|answer| &answer.version);
-        let recorded = recorded.unwrap_or(version);
+        // The record alone tells that the client has chunks.
+        let (Some(answer), Some(beginning)) = (self.stored_answer(), self.chunks) else {
+            return Err(Refusal::Part.into());
+        };
+        let recorded = &answer.version;
         judge_chunks(
             (recorded, offset),
             (version, head),
             self.judge_rules(recorded),
         )?;
-        let body = received.get(head.len..).unwrap_or_default();
-        match self.chunks.map(|beginning| beginning.compare(body)) {
-            Some(None) => return Ok(None),
-            Some(Some(false)) => return Err(Reason::Version),
-            // Without a record, the echo has told the version.
-            Some(Some(true)) | None => {}
+        let has_validators = recorded.etag.is_some() || recorded.last_modified.is_some();
+        if beginning.is_empty() && !has_validators {
+            return Err(Reason::Version);
+        }
+        let body = received.bytes().get(head.len..).unwrap_or_default();
+        if beginning.compare(body) == Some(false) {
+            return Err(Reason::Version);
         }
         let (mut chunks, mut len) = (Chunks::new(), 0);
         for piece in body.chunks(CHUNKED_PIECE_BYTES) {
             len += chunks.take(piece).map_err(Refusal::Doubt)?;
         }
-        let is_behind = chunks.is_done() && u64::try_from(len).is_ok_and(|len| len < offset);
-        if is_behind || len < body.len() {
+        let is_over = chunks.is_done() || received.has_fin();
+        let is_short = is_over && u64::try_from(len).is_ok_and(|len| len < offset);
+        if is_short || len < body.len() {
             return Err(Refusal::Part.into());
+        }
+        if beginning.compare(body).is_none() {
+            return if is_over {
+                Err(Reason::Version)
+            } else {
+                Ok(None)
+            };
         }
         let len = u64::try_from(len).unwrap_or(u64::MAX);
         Ok(Some(Answer {
@@ -147,7 +162,8 @@ impl Revival {
             .options
             .has_timestamps
             .then_some(connected.tsval);
-        let window = self.client.window;
+        // Of a client with little room: the bytes up to its position need none.
+        let window = self.client.window.max(BEGINNING_WINDOW);
         let packet = acknowledgement(self.key, &self.client, question.end, (ack, window), tsval);
         packet.map(Action::ToServer).into_iter().collect()
     }

@@ -103,9 +103,11 @@ enum chunk_place {
 	CHUNK_DATA = 5,
 	CHUNK_DATA_RETURN = 6,
 	CHUNK_DATA_END = 7,
-	CHUNK_LAST_RETURN = 8, /* behind the last chunk; trailers are in doubt */
+	CHUNK_LAST_RETURN = 8, /* of the empty line at the end, or a trailer */
 	CHUNK_LAST = 9,
 	CHUNK_DONE = 10,
+	CHUNK_TRAILER = 11,
+	CHUNK_TRAILER_END = 12,
 };
 
 enum chunk_constant {
@@ -168,7 +170,7 @@ struct object_flow {
 	__u32 bare;       /* the same, without protection */
 	__u32 stored;     /* the same, of the turn of `stored_turn` */
 	/* Each the number of a turn and 1, so that the end of the turn ends it; 0: none. */
-	__u32 exposed_turn;  /* the response is further than its timestamps can tell, and not stored: written at egress */
+	__u32 exposed_turn;  /* the timestamps cannot tell the position in the response: written at egress */
 	__u32 stored_turn;   /* the record is in the store: written by `store_confirmed` */
 	__u32 released_turn; /* the client has echoed that, and the request is acknowledged: written at ingress */
 	__u16 client_window;
@@ -233,6 +235,7 @@ enum object_event_kind {
 	OBJECT_REPEATED = 4, /* the client has sent a guarded request again */
 	OBJECT_ANSWERED = 5, /* the response has left, and bytes of the client may wait for their turn */
 	OBJECT_TURN_OVER = 6, /* the turn is over, and bytes of the client may wait for their turn */
+	OBJECT_DIVERGED = 7, /* the response ends before the client's position: the client has a part of another one */
 };
 
 struct object_event {

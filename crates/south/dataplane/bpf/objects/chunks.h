@@ -59,7 +59,14 @@ static __always_inline __u8 place_behind(struct chunk_reader *r, __u8 byte)
 	case CHUNK_DATA_END:
 		return byte == '\n' ? CHUNK_FIRST_DIGIT : CHUNK_NONE;
 	case CHUNK_LAST_RETURN:
-		return byte == '\r' ? CHUNK_LAST : CHUNK_NONE;
+	case CHUNK_TRAILER:
+		if (byte == '\n')
+			return CHUNK_NONE;
+		if (byte != '\r')
+			return CHUNK_TRAILER;
+		return r->place == CHUNK_TRAILER ? CHUNK_TRAILER_END : CHUNK_LAST;
+	case CHUNK_TRAILER_END:
+		return byte == '\n' ? CHUNK_LAST_RETURN : CHUNK_NONE;
 	case CHUNK_LAST:
 		return byte == '\n' ? CHUNK_DONE : CHUNK_NONE;
 	default:
@@ -95,6 +102,7 @@ static long chunk_step(__u32 index, struct chunk_reader *r)
 /* Result of a look at the chunks of a segment; otherwise why the response is not protected (enum unprotected_object). */
 #define CHUNKS_ARE_READ 0
 #define CHUNKS_ARE_MISSING -1 /* bytes before the segment */
+#define CHUNKS_DIVERGE -2 /* the response is another one than the client has a part of */
 
 /* Reads the bytes of a segment, whose payload begins at `at` in the frame and at `seq` in the client's view. A function
  * of its own for the verifier. */
@@ -103,11 +111,12 @@ __noinline int read_chunks(struct __sk_buff *skb, struct object_flow *f, __u32 a
 	if (!f)
 		return CHUNKS_ARE_READ;
 	struct object_turn *t = &f->turn;
-	__u32 end = seq + len, sent_end = after(f->client_ack, f->nxt) ? f->client_ack : f->nxt;
-	if (f->unprotected || t->phase != OBJECT_BODY || !after(end, t->chunk_next))
+	if (t->phase != OBJECT_BODY)
 		return CHUNKS_ARE_READ;
 	if (after(seq, t->chunk_next))
 		return CHUNKS_ARE_MISSING;
+	if (!after(seq + len, t->chunk_next))
+		return CHUNKS_ARE_READ;
 	struct chunk_reader r = {
 		.skb = skb,
 		.left = t->chunk_left,
@@ -116,14 +125,19 @@ __noinline int read_chunks(struct __sk_buff *skb, struct object_flow *f, __u32 a
 		.place = t->chunk_place,
 	};
 	bpf_loop(CHUNK_STEPS_MOST, chunk_step, &r, 0);
-	bool is_done = r.place == CHUNK_DONE;
-	if (r.is_malformed || (r.at < r.end && !is_done))
+	bool is_done = r.place == CHUNK_DONE, is_doubt = r.is_malformed || (r.at < r.end && !is_done);
+	__u32 next = seq + (r.at - at);
+	if ((is_done || is_doubt) && before(next, f->client_ack))
+		return CHUNKS_DIVERGE;
+	if (is_doubt)
 		return OBJECT_CHUNKED;
-	t->chunk_next = seq + (r.at - at);
+	t->chunk_next = next;
 	t->chunk_left = r.left;
 	t->chunk_place = is_done ? CHUNK_NONE : r.place;
 	if (!is_done)
 		return CHUNKS_ARE_READ;
-	t->response_len = t->sent + (__s64)(__s32)(t->chunk_next - sent_end);
+	/* `sent` may grow at ingress; its distance from the end is small. */
+	__u64 sent = *(const volatile __u64 *)&t->sent;
+	t->response_len = sent + (__s64)(__s32)(next - t->response_start - (__u32)sent);
 	return r.at < r.end ? OBJECT_SERVER : CHUNKS_ARE_READ;
 }

@@ -142,6 +142,13 @@ static __always_inline bool stamp(struct object_scratch *s, struct object_flow *
 	return true;
 }
 
+/* User space resets the client. */
+static __always_inline int diverged(struct member *m, const struct flow_key *key)
+{
+	tell(m, OBJECT_DIVERGED, key, 0, 0);
+	return withhold();
+}
+
 static __always_inline int egress_flow(struct __sk_buff *skb, struct member *m, struct object_scratch *s,
 				       const struct flow_key *key, struct object_flow *f, const struct packet *p,
 				       bool is_own)
@@ -162,6 +169,8 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct member *m, 
 	begin_edit(&s->header);
 	write32(&s->header.edit[TCP_SEQ], seq);
 	if (p->flags & TCP_RST) {
+		if (is_short(f, seq))
+			return diverged(m, key);
 		if (p->flags & TCP_ACK)
 			write32(&s->header.edit[TCP_ACK_SEQ], p->ack);
 		return commit_edit(skb, s, p) ? TCX_NEXT : TCX_DROP;
@@ -169,9 +178,16 @@ static __always_inline int egress_flow(struct __sk_buff *skb, struct member *m, 
 	bool is_before = len && before(seq, f->floor);
 	if (!is_before && p->payload_len && after(seq + p->payload_len, sent_end(f)))
 		on_server_payload(skb, m, s, key, f, p, seq + p->payload_len);
-	/* As if lost: the server's TCP sends the missing bytes, and these, again. */
-	if (f->turn.chunk_place && p->payload_len && !follow_chunks(skb, m, key, f, p))
-		return withhold();
+	if (f->turn.chunk_place && len) {
+		int result = follow_chunks(skb, m, key, f, p);
+		if (result == CHUNKS_DIVERGE)
+			return diverged(m, key);
+		/* As if lost: the server's TCP sends the missing bytes, and these, again. */
+		if (result == CHUNKS_ARE_MISSING)
+			return withhold();
+	}
+	if ((p->flags & TCP_FIN) && is_short(f, seq + p->payload_len))
+		return diverged(m, key);
 	if (is_before)
 		return self_ack(skb, s, f, p, (before(end, f->floor) ? end : f->floor) - f->delta);
 	bool has_inputs = f->turn.has_inputs && before(seq, f->turn.head_end) && !is_own;

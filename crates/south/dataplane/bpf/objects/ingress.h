@@ -208,7 +208,8 @@ static __always_inline int translate_in(struct __sk_buff *skb, struct object_scr
 		bool is_ahead = after(p->ack, f->nxt) && !after(p->ack, f->client_ack);
 		__u32 ack = is_ahead ? f->nxt : p->ack;
 		/* The server sends chunks that were not read again, though the client has them: from another server. */
-		if (f->turn.chunk_place && f->turn.phase == OBJECT_BODY && after(ack, f->turn.chunk_next))
+		if (f->turn.chunk_place && f->turn.phase == OBJECT_BODY && !after(p->ack, f->client_ack) &&
+		    after(ack, f->turn.chunk_next))
 			ack = f->turn.chunk_next;
 		write32(&s->header.edit[TCP_ACK_SEQ], ack - f->delta);
 	}

@@ -178,10 +178,10 @@ static __always_inline bool is_stored(const struct object_flow *f)
 	return *(const volatile __u32 *)&f->stored_turn == f->turn.number + 1;
 }
 
-/* The timestamps of the response under way do not tell the client's position. */
+/* The timestamps of the response under way do not tell the client's position, and the record is not stored. */
 static __always_inline bool is_exposed(const struct object_flow *f)
 {
-	return f->exposed_turn == f->turn.number + 1;
+	return f->exposed_turn == f->turn.number + 1 && !is_stored(f);
 }
 
 /* The record alone would tell another member the client's position, or the response. */
@@ -199,5 +199,6 @@ static __always_inline void lose_protection(struct member *m, const struct flow_
 		return;
 	f->unprotected = reason;
 	f->turn.is_guarded = 0;
+	f->turn.chunk_place = CHUNK_NONE; /* nobody reads the rest */
 	tell(m, OBJECT_UNPROTECTED, key, reason, 0);
 }

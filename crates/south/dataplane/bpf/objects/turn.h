@@ -185,16 +185,14 @@ static __always_inline __u8 on_response_head(struct __sk_buff *skb, struct membe
 		t->chunk_place = CHUNK_FIRST_DIGIT;
 		t->chunk_next = t->response_start + head.len;
 	}
-	if (!t->number) {
-		if (head.len < HEADER_MOST) {
-			f->body_state = first_state(s, m, key, f, head.len, word);
-		} else if (m->store && head.len <= OBJECT_TURN_COPY_MOST - HEADERS_MOST) {
-			/* The record alone tells the position. */
-			f->exposed_turn = t->number + 1;
-			f->body_state = f->bare;
-		} else {
+	if (head.body == BODY_CHUNKED || (!t->number && head.len >= HEADER_MOST)) {
+		if (!m->store || head.len > OBJECT_TURN_COPY_MOST - HEADERS_MOST)
 			return OBJECT_HEADER;
-		}
+		/* The record alone tells the position, and that the response is in chunks. */
+		f->exposed_turn = t->number + 1;
+		f->body_state = f->bare;
+	} else if (!t->number) {
+		f->body_state = first_state(s, m, key, f, head.len, word);
 	} else {
 		f->body_state = later_state(s, m, key, f, t->response_start + head.len, word);
 	}
@@ -286,15 +284,21 @@ static __always_inline void advance_nxt(struct object_flow *f, __u32 payload_end
 		f->floor = f->nxt - LARGEST_WINDOW;
 }
 
-/* The end of a response in chunks: also in bytes that the client has from another server. False: bytes before the segment
- * are missing. */
-static __always_inline bool follow_chunks(struct __sk_buff *skb, struct member *m, const struct flow_key *key,
-					  struct object_flow *f, const struct packet *p)
+/* The end of a response in chunks: also in bytes that the client has from another server. See CHUNKS_ARE_READ. */
+static __always_inline int follow_chunks(struct __sk_buff *skb, struct member *m, const struct flow_key *key,
+					 struct object_flow *f, const struct packet *p)
 {
 	int result = read_chunks(skb, f, payload_at(p), p->seq + f->delta, p->payload_len);
-	if (result > 0)
-		lose_protection(m, key, f, result);
-	return result != CHUNKS_ARE_MISSING;
+	if (result <= 0)
+		return result;
+	lose_protection(m, key, f, result);
+	return CHUNKS_ARE_READ;
+}
+
+/* A response that ends here ends before the client's position. The client would take no FIN and no RST there. */
+static __always_inline bool is_short(const struct object_flow *f, __u32 end)
+{
+	return before(end, f->floor) || (!before(end, f->nxt) && before(end, f->client_ack));
 }
 
 /* The whole response has left. */

@@ -59,6 +59,11 @@ pub enum ObjectEventKind {
         /// The connection.
         key: FlowKey,
     },
+    /// The response ends before the client's position: the client has a part of another response.
+    Diverged {
+        /// The connection.
+        key: FlowKey,
+    },
 }
 
 /// A copy of a segment.
@@ -148,6 +153,9 @@ fn event_of(record: &[u8]) -> Option<ObjectEvent> {
             key: raw.key.into(),
         },
         abi::object_event_kind::OBJECT_TURN_OVER => ObjectEventKind::TurnOver {
+            key: raw.key.into(),
+        },
+        abi::object_event_kind::OBJECT_DIVERGED => ObjectEventKind::Diverged {
             key: raw.key.into(),
         },
         _ => return None,

@@ -11,7 +11,7 @@ use objects::{
     PoolKey,
     budget::Budget,
     flow::{Flow, Mode, Phase},
-    judge::JudgeRules,
+    judge::{JudgeRules, Refusal},
     plane::{CopyKind, Event, MARK_CLIENT_SPACE, MARK_QUEUED, Plane, SegmentCopy},
     queue::{self, RequestQueues, ServerTerms},
     records::LookedUp,
@@ -287,7 +287,10 @@ impl Member {
                 _ => None,
             }));
         let bare = self.plane.flows().filter(|(_, flow)| is_bare(flow));
-        let bare = bare.map(|(key, flow)| (*key, flow.turn.request_start, flow.is_exposed()));
+        let bare = bare.map(|(key, flow)| {
+            let is_exposed = flow.is_exposed() && flow.turn.is_guarded;
+            (*key, flow.turn.request_start, is_exposed)
+        });
         sent.bare.extend(bare);
         if let Some(records) = &mut self.user_space.records {
             records.begin(&mut self.plane);
@@ -371,6 +374,13 @@ impl Member {
                 Event::Death | Event::Listening => {}
                 Event::Unprotected { key, .. } | Event::TurnOver { key } => {
                     self.user_space.queues.wake(&key);
+                }
+                Event::Diverged { key } => {
+                    let now = self.reading(around);
+                    self.with_revivals(around, sent, |revivals, programs| {
+                        let Ok(ended) = revivals.refuse(programs, key, Refusal::Part.into(), now);
+                        ended.into_iter().collect()
+                    })?;
                 }
                 Event::Answered { key } => {
                     let flow = self.plane.flow(&key);

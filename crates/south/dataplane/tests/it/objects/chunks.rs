@@ -2,7 +2,7 @@
 
 use objects::{
     flow::{ChunkedBody, Flow, Phase, ResponseEnd, Unprotected},
-    plane::{StoreKind, Verdict},
+    plane::{Event, StoreKind, Verdict},
 };
 
 use super::lab::*;
@@ -48,7 +48,7 @@ fn last_chunk_ends_the_response() {
         let mut lab = begun(lab);
         assert!(lab.flow().turn.is_guarded);
         // A chunk that has what an end looks like, cut anywhere.
-        let body = b"c\r\nhello\r\n0\r\n\r\n\r\n1;a=b\r\nx\r\n0\r\n\r\n";
+        let body = b"c\r\nhello\r\n0\r\n\r\n\r\n1;a=b\r\nx\r\n0\r\nA: trailer\r\n\r\n";
         for piece in body.chunks(5) {
             assert_eq!(lab.flow().turn.response_len(), None);
             say(&mut lab, piece);
@@ -67,7 +67,7 @@ fn bytes_that_are_no_chunks_end_the_protection() {
     let bodies: [(&[u8], Unprotected); 4] = [
         (b"5\r\nhelloworld\r\n", Unprotected::Chunked),
         (b"-1\r\n", Unprotected::Chunked),
-        (b"0\r\nA: trailer\r\n\r\n", Unprotected::Chunked),
+        (b"0\r\nA: trailer\n\r\n", Unprotected::Chunked),
         (b"0\r\n\r\nHTTP/1.1", Unprotected::Server),
     ];
     for (body, reason) in bodies {
@@ -75,6 +75,11 @@ fn bytes_that_are_no_chunks_end_the_protection() {
             let mut lab = begun(lab);
             say(&mut lab, body);
             assert_eq!(lab.flow().unprotected, Some(reason));
+            // The server must hear of everything that the client gets.
+            say(&mut lab, b"more");
+            let out = lab.client(lab.next_of_client(13));
+            let flow = lab.flow();
+            assert_eq!(out.segment().ack(), flow.server.nxt - flow.server.delta);
         });
     }
 }
@@ -92,21 +97,51 @@ fn response_in_chunks_needs_the_operators_word_and_a_store() {
     });
 }
 
-/// A revived connection: the server sends the response from the first byte on.
+/// A revived connection, whose client has this body but for 4 bytes: the server sends the response from the first byte
+/// on. Returns the number of the first byte of the body, as the client sees the number.
+fn revived(lab: &mut Lab, body: &[u8]) -> wire::SeqNumber {
+    let mut flow = lab.flow().clone();
+    flow.server.floor = flow.server.nxt + length(body) - 4;
+    flow.server.nxt = flow.server.floor;
+    flow.client.ack = flow.server.floor;
+    flow.turn.sent += u64::from(length(body)) - 4;
+    flow.turn.acked = flow.turn.sent;
+    lab.write_flow(&flow, true);
+    place(&flow).next
+}
+
+/// The server of such a connection says or does something else than the server before.
+#[test]
+fn response_that_ends_before_the_position_of_the_client_resets_the_client() {
+    let body = b"5\r\nhello\r\n0\r\n\r\n";
+    let none: &[u8] = b"";
+    for (flags, bytes) in [
+        (ACK, &b"0\r\n\r\n"[..]),
+        (ACK, b"5\nhello"),
+        (FIN_ACK, b"5\r\nhel"),
+        (FIN_ACK, none),
+        (RST.union(ACK), none),
+    ] {
+        alone_with_chunks(StoreKind::Indexed, |lab| {
+            let mut lab = begun(lab);
+            let begins = revived(&mut lab, body);
+            let seq = begins - lab.flow().server.delta;
+            let spec = segment(seq, lab.flow().client.nxt).timestamps(903, 12);
+            let spec = spec.flags(flags).payload(bytes);
+            assert_eq!(lab.server(spec).verdict, Verdict::Withheld);
+            let key = lab.key;
+            assert_eq!(lab.events(), [Event::Diverged { key }], "{bytes:?}");
+        });
+    }
+}
+
 #[test]
 fn chunks_that_the_client_has_are_read() {
     alone_with_chunks(StoreKind::Indexed, |lab| {
         let mut lab = begun(lab);
-        let mut flow = lab.flow().clone();
         let body = b"5\r\nhello\r\n0\r\n\r\n";
-        let end = flow.server.nxt + length(body);
-        flow.server.floor = end - 4;
-        flow.server.nxt = flow.server.floor;
-        flow.client.ack = flow.server.floor;
-        flow.turn.sent += u64::from(length(body)) - 4;
-        flow.turn.acked = flow.turn.sent;
-        let begins = place(&flow).next;
-        lab.write_flow(&flow, true);
+        let end = lab.flow().server.nxt + length(body);
+        let begins = revived(&mut lab, body);
         let from = |lab: &Lab, at: u32, payload: &[u8]| {
             let seq = begins + at - lab.flow().server.delta;
             segment(seq, lab.flow().client.nxt)

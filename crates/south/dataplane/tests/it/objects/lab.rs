@@ -243,6 +243,7 @@ fn event_of(event: &ObjectEvent) -> Event {
         ObjectEventKind::Repeated { key, seq } => Event::Repeated { key, seq },
         ObjectEventKind::Answered { key } => Event::Answered { key },
         ObjectEventKind::TurnOver { key } => Event::TurnOver { key },
+        ObjectEventKind::Diverged { key } => Event::Diverged { key },
     }
 }
 
