@@ -175,7 +175,6 @@ impl From<&Turn> for abi::object_turn {
             has_range: turn.has_range.into(),
             repeats: turn.repeats,
             released: turn.released,
-            ..Default::default()
         }
     }
 }

@@ -172,8 +172,7 @@ fn long_later_response_is_exposed_until_it_is_stored() {
 #[test]
 fn response_with_a_long_head_is_exposed_until_it_is_stored() {
     let head = |len: usize| {
-        let fields =
-            format!("HTTP/1.1 200 OK\r\nETag: \"a\"\r\nContent-Length: 9000\r\nX: \r\n\r\n");
+        let fields = "HTTP/1.1 200 OK\r\nETag: \"a\"\r\nContent-Length: 9000\r\nX: \r\n\r\n";
         let fill = "x".repeat(len - fields.len());
         fields.replace("X: ", &format!("X: {fill}")).into_bytes()
     };
