@@ -5,7 +5,7 @@ mod model;
 mod xdp;
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, RawFd};
 
 use dataplane::{
     Balance, BalanceCounters, BalanceMember, BalanceSettings, BalanceTable, MEMBER_COUNT_MAX,
@@ -152,6 +152,14 @@ impl Balancer {
 fn run(balance: &Balance, packet: &[u8], v6: bool) -> i32 {
     let ethertype: [u8; 2] = if v6 { [0x86, 0xdd] } else { [8, 0] };
     let frame = [&[2; 12][..], &ethertype, packet].concat();
+    let program = balance.program_fd().expect("the program");
+    let (verdict, out) = run_program(program.as_raw_fd(), &frame);
+    assert_eq!(out, frame, "the packet stays as it is");
+    verdict.cast_signed()
+}
+
+/// Runs a program on a frame: the verdict, and the frame afterwards.
+fn run_program(program: RawFd, frame: &[u8]) -> (u32, Vec<u8>) {
     let mut out = vec![0; frame.len()];
     let mut options = libbpf_sys::bpf_test_run_opts {
         sz: libbpf_sys::size_t::try_from(size_of::<libbpf_sys::bpf_test_run_opts>()).unwrap(),
@@ -161,12 +169,10 @@ fn run(balance: &Balance, packet: &[u8], v6: bool) -> i32 {
         data_size_out: u32::try_from(out.len()).unwrap(),
         ..Default::default()
     };
-    let program = balance.program_fd().expect("the program").as_raw_fd();
     // SAFETY: every pointer is valid for the size beside it until the call returns.
     let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program, &raw mut options) };
     assert_eq!(result, 0, "the program runs");
-    assert_eq!(out, frame, "the packet stays as it is");
-    options.retval.cast_signed()
+    (options.retval, out)
 }
 
 fn segment(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Vec<u8> {

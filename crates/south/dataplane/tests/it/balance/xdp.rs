@@ -29,20 +29,8 @@ fn frame_of(packet: &[u8], v6: bool) -> Vec<u8> {
 impl Balancer {
     /// The program at XDP: the verdict, and the frame.
     fn run_xdp(&self, frame: &[u8]) -> (u32, Vec<u8>) {
-        let mut out = vec![0; frame.len()];
-        let mut options = libbpf_sys::bpf_test_run_opts {
-            sz: libbpf_sys::size_t::try_from(size_of::<libbpf_sys::bpf_test_run_opts>()).unwrap(),
-            data_in: frame.as_ptr().cast(),
-            data_out: out.as_mut_ptr().cast(),
-            data_size_in: u32::try_from(frame.len()).unwrap(),
-            data_size_out: u32::try_from(out.len()).unwrap(),
-            ..Default::default()
-        };
-        let program = self.balance.xdp_fd().expect("the program").as_raw_fd();
-        // SAFETY: every pointer is valid for the size beside it until the call returns.
-        let result = unsafe { libbpf_sys::bpf_prog_test_run_opts(program, &raw mut options) };
-        assert_eq!(result, 0, "the program runs");
-        (options.retval, out)
+        let program = self.balance.xdp_fd().expect("the program");
+        run_program(program.as_raw_fd(), frame)
     }
 
     /// A packet of this connection takes the way through tc, and leaves with the header that the kernel finds.
