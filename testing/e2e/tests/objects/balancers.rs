@@ -4,7 +4,7 @@ use e2e::arrange::wait_until;
 use e2e::pool::{Pool, PoolProgram, pool_addresses};
 use serde_json::Value;
 
-use crate::Download;
+use crate::{Download, survive_their_member};
 
 fn warnings(balancer: &PoolProgram, code: &str) -> usize {
     let warnings = balancer.events_of("warning");
@@ -124,20 +124,13 @@ fn download_behind_a_router_with_equal_cost_paths_survives_its_member() {
 }
 
 fn download_survives_its_member(mut pool: Pool) {
-    let mut downloads: Vec<Download> = (0..6)
+    let downloads: Vec<Download> = (0..6)
         .map(|number| Download::begin(&pool, pool_addresses()[number % 2]))
         .collect();
     // Another modulus: most connections come to another member, and are forwarded.
     pool.add_member(&[]);
     assert_eq!(pool.revived(), Vec::<Value>::new());
-    let dies = pool.server_of(downloads[0].client());
-    let on_it = { downloads.iter() }
-        .filter(|download| pool.server_of(download.client()) == dies)
-        .count();
-    pool.members[dies].program.host.power_off().expect("off");
-    downloads.drain(..).for_each(Download::finish);
-    pool.await_revived(on_it);
-    pool.assert_none_refused();
+    survive_their_member(&pool, downloads);
     assert_eq!(warnings(&pool.balancer, "on_change_failed"), 0);
     pool.stop();
 }

@@ -84,6 +84,18 @@ impl Download {
     }
 }
 
+/// The host of a member with some of the downloads loses power.
+fn survive_their_member(pool: &Pool, downloads: Vec<Download>) {
+    let dies = pool.server_of(downloads[0].client());
+    let on_it = { downloads.iter() }
+        .filter(|download| pool.server_of(download.client()) == dies)
+        .count();
+    pool.members[dies].program.host.power_off().expect("off");
+    downloads.into_iter().for_each(Download::finish);
+    pool.await_revived(on_it);
+    pool.assert_none_refused();
+}
+
 #[test]
 fn download_survives_power_off_of_its_member() {
     for address in pool_addresses() {

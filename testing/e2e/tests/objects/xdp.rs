@@ -5,7 +5,7 @@ use e2e::binaries::outlive;
 use e2e::pool::{Pool, pool_addresses};
 use serde_json::Value;
 
-use crate::Download;
+use crate::{Download, survive_their_member};
 
 /// Frames of XDP on veth need a switch that takes these, and a sender that finishes its checksums, as a network does.
 fn pool_with_xdp(label: &str, members: u8) -> Pool {
@@ -24,7 +24,7 @@ fn status(pool: &Pool) -> Value {
 #[test]
 fn downloads_behind_xdp_survive_their_member() {
     let mut pool = pool_with_xdp("objects-xdp", 2);
-    let mut downloads: Vec<Download> = (0..4)
+    let downloads: Vec<Download> = (0..4)
         .map(|number| Download::begin(&pool, pool_addresses()[number % 2]))
         .collect();
     // The next process of the balancer goes on with the places on the devices.
@@ -33,14 +33,7 @@ fn downloads_behind_xdp_survive_their_member() {
     let before = status(&pool);
     assert_eq!(before["forward"], "xdp");
     assert_eq!(before["xdp_devices"], serde_json::json!(["eth0"]));
-    let dies = pool.server_of(downloads[0].client());
-    let on_it = { downloads.iter() }
-        .filter(|download| pool.server_of(download.client()) == dies)
-        .count();
-    pool.members[dies].program.host.power_off().expect("off");
-    downloads.drain(..).for_each(Download::finish);
-    pool.await_revived(on_it);
-    pool.assert_none_refused();
+    survive_their_member(&pool, downloads);
     let after = status(&pool);
     let count = |of: &Value, what: &str| of[what].as_u64().expect("a number");
     let all = count(&after, "packets") - count(&before, "packets");
