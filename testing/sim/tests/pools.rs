@@ -126,8 +126,15 @@ macro_rules! flaws_of_stores {
     };
 }
 
+#[test]
+fn release_without_parity_is_found() {
+    found_in(
+        PoolFlaw::ReleaseWithoutParity,
+        PoolScenario::with_small_objects,
+    );
+}
+
 flaws! {
-    release_without_parity_is_found: ReleaseWithoutParity,
     idle_in_spite_of_hole_is_found: IdleInSpiteOfHole,
     tag_without_first_byte_is_found: TagWithoutFirstByte,
     ignored_claims_are_found: ClaimsIgnored,

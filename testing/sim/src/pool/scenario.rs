@@ -18,6 +18,7 @@ pub(super) const FOR_GOOD: u64 = 36_000 * SECOND;
 
 /// Makes the stores of a run independent of the rest of the run.
 const STORE_SEED: u64 = 0x7374_6f72_6500;
+const SMALL_OBJECTS_SEED: u64 = 0x736d_616c_6c00;
 
 /// A mistake in the pool. The witness must notice each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -275,6 +276,12 @@ impl PoolScenario {
     }
 
     /// Clients ask for small objects without a pause, and a server dies meanwhile.
+    #[must_use]
+    pub fn with_small_objects(self) -> Self {
+        let mut rng = SmallRng::seed_from_u64(self.seed ^ SMALL_OBJECTS_SEED);
+        self.with_eager_clients(&mut rng)
+    }
+
     fn with_eager_clients(mut self, rng: &mut SmallRng) -> Self {
         self.quality.delay = rng.random_range(MS..4 * MS);
         self.quality.lost = 200;
