@@ -98,8 +98,7 @@ pub(crate) fn clean(arguments: &Clean, name: &str) -> Result<bool, Outcome> {
         }
         Err(MemberError::Runs(_)) if arguments.service.is_none() => Ok(false),
         Err(MemberError::Runs(_)) => {
-            let words =
-                format_args!("{name} runs: stop `outlive objects` (SIGTERM), which cleans up");
+            let words = format!("{name} runs: stop `outlive objects` (SIGTERM), which cleans up");
             stdout::fail("runs_already", &words);
             Err(Outcome::NotNow)
         }
