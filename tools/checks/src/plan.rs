@@ -55,6 +55,9 @@ pub(crate) fn test(shared: Shared, extent: Extent) -> Result<bool> {
 
     report.step("format", || command(&mut tools.cargo(&["fmt", "--check"])));
     report.step("tidy", || command(&mut tidy(&tools)));
+    report.step("lock of the fuzz targets", || {
+        command(&mut fuzz_lock(&tools))
+    });
     let criu = tools.target.join("criu");
     report.step("CRIU", || command(tools.script("criu.sh").arg(criu)));
     let built = report.step("build of the tests", || build(&tools));
@@ -229,6 +232,17 @@ fn tidy(tools: &Tools) -> std::process::Command {
     let mut tidy = tools.cargo(&["run", "--quiet", "--locked", "--profile", "test"]);
     tidy.args(["--package", "tidy"]);
     tidy
+}
+
+/// The fuzz targets are built in the whole run alone, and a new dependency of a crate belongs into their lock, too.
+fn fuzz_lock(tools: &Tools) -> std::process::Command {
+    tools.cargo(&[
+        "fetch",
+        "--quiet",
+        "--locked",
+        "--manifest-path",
+        "fuzz/Cargo.toml",
+    ])
 }
 
 /// With the profile of the tests: clippy and the tests share compiled dependencies.
