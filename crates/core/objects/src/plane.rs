@@ -64,6 +64,9 @@ const COPY_LEN_SMALL: usize = 1792;
 /// Copies of a client's bytes that wait, in a round of user space; and the price of a large copy.
 const QUEUED_MAX: u8 = 240;
 const QUEUED_LARGE: u8 = 8;
+/// Segments of unknown connections that the kernel gets in a round of user space, and answers with a RST. A flood costs
+/// no more than these, and is reflected to nobody.
+const STRAYS_MAX: u16 = 64;
 /// The same, of a segment that begins a turn or a response.
 const TURN_COPY_LEN_MAX: usize = 4096;
 
@@ -135,11 +138,12 @@ pub enum Counter {
     Forwarded,
     Deferred,
     Queued,
+    StraysDropped,
 }
 
 impl Counter {
     /// All counters, with the names that the programs' counters have.
-    pub const ALL: [(Self, &'static str); 15] = [
+    pub const ALL: [(Self, &'static str); 16] = [
         (Self::TranslatedIn, "translated_in"),
         (Self::TranslatedOut, "translated_out"),
         (Self::Withheld, "withheld"),
@@ -155,6 +159,7 @@ impl Counter {
         (Self::Forwarded, "forwarded"),
         (Self::Deferred, "deferred"),
         (Self::Queued, "queued"),
+        (Self::StraysDropped, "strays_dropped"),
     ];
 }
 
@@ -286,6 +291,8 @@ struct Life {
     changes: u32,
     /// Grows when user space has taken the bytes that wait.
     queue_round: u8,
+    /// Segments of unknown connections that the kernel got in this round.
+    strays: u16,
 }
 
 /// Whether the response of this turn is under way, and protected.
@@ -323,6 +330,7 @@ impl Plane {
                     incarnation: 1,
                     changes: 0,
                     queue_round: 0,
+                    strays: 0,
                 },
                 counters: BTreeMap::new(),
                 events: VecDeque::new(),
@@ -368,6 +376,11 @@ impl Plane {
     /// User space has taken the bytes that wait: clients may wait with more.
     pub const fn next_queue_round(&mut self) {
         self.shared.life.queue_round = self.shared.life.queue_round.wrapping_add(1);
+    }
+
+    /// The kernel gets segments of unknown connections again.
+    pub const fn next_stray_round(&mut self) {
+        self.shared.life.strays = 0;
     }
 
     /// The store of the pool.

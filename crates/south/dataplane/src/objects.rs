@@ -586,10 +586,19 @@ impl MemberPlane {
         let op = abi::member_op::MEMBER_QUEUE_ROUND;
         self.control("begin a round of queues", op, 0)
     }
+
+    /// The kernel gets segments of unknown connections again, as many as in each round.
+    ///
+    /// # Errors
+    /// The control program cannot be run.
+    pub fn next_stray_round(&self) -> Result<(), DataplaneError> {
+        let op = abi::member_op::MEMBER_STRAY_ROUND;
+        self.control("begin a round of unknown segments", op, 0)
+    }
 }
 
 /// In the order of `enum object_counter`.
-const COUNTERS: [&str; 22] = [
+const COUNTERS: [&str; 23] = [
     "translated_in",
     "translated_out",
     "withheld",
@@ -612,6 +621,7 @@ const COUNTERS: [&str; 22] = [
     "unwrapped",
     "miswrapped",
     "not_wrapped",
+    "strays_dropped",
 ];
 
 fn nanos(time: Duration) -> u64 {

@@ -33,8 +33,8 @@ use super::packet::{
 use super::request::{is_overdue, last_ack, on_client_payload, on_repeated_request};
 use super::turned::make_ack;
 use super::{
-    CopyKind, Counter, Event, MARK_COUNT, MARK_QUEUED, MARK_SERVER_SPACE, Plane, Shared, StoreKind,
-    Verdict, advance,
+    CopyKind, Counter, Event, MARK_COUNT, MARK_QUEUED, MARK_SERVER_SPACE, Plane, STRAYS_MAX,
+    Shared, StoreKind, Verdict, advance,
 };
 use crate::flow::{Flow, Mode, Phase, RELEASED_MAX, ResponseEnd, Unprotected};
 use crate::key::PoolKey;
@@ -375,6 +375,12 @@ fn ingress_unknown(
     if is_quiescent {
         return Verdict::Drop;
     }
+    // The kernel answers each with a RST. The client of a connection that is gone sends again.
+    if shared.life.strays >= STRAYS_MAX {
+        shared.count(Counter::StraysDropped);
+        return Verdict::Drop;
+    }
+    shared.life.strays += 1;
     shared.count(Counter::Stray);
     Verdict::Next
 }

@@ -51,7 +51,8 @@ struct member {
 	__u8 encapsulates;  /* packets between hosts of the pool are in UDP (encapsulation.h) */
 	__u8 takes_chunks;  /* every server sends the same chunks of the same response */
 	__u8 queue_round;   /* grows when user space has taken the bytes that wait: see QUEUED_MOST */
-	__u8 pad[6];
+	__u16 strays;       /* segments of unknown connections that the kernel got in this round: see STRAYS_MOST */
+	__u8 pad[4];
 	__u8 address[16];   /* of this member, to which such packets come */
 };
 
@@ -277,6 +278,9 @@ struct object_copy {
  * repeats, and one client does not fill the ring. */
 #define QUEUED_MOST 240
 #define QUEUED_LARGE 8
+/* Segments of unknown connections that the kernel gets in a round, and answers with a RST. The client of a connection
+ * that is gone sends again, and gets its RST then. A flood costs no more than these, and is reflected to nobody. */
+#define STRAYS_MOST 64
 
 enum object_counter {
 	OBJECTS_TRANSLATED_IN = 0,
@@ -301,6 +305,7 @@ enum object_counter {
 	OBJECTS_UNWRAPPED,        /* packets that came in UDP, through routers */
 	OBJECTS_MISWRAPPED,       /* dropped: UDP to the port of such packets, and not of this pool */
 	OBJECTS_NOT_WRAPPED,      /* dropped, and not forwarded in UDP: forwarded once before, or too long */
+	OBJECTS_STRAYS_DROPPED,   /* segments of unknown connections, more than the kernel gets in a round */
 	OBJECTS_COUNTERS,
 };
 
@@ -315,6 +320,7 @@ enum member_op {
 	MEMBER_ACCEPTS = 8,     /* argument: whether connections may begin here */
 	MEMBER_STORE = 9,       /* argument: enum store_kind */
 	MEMBER_QUEUE_ROUND = 10, /* clients may wait with more bytes again */
+	MEMBER_STRAY_ROUND = 11, /* the kernel gets segments of unknown connections again */
 };
 
 /* The store has confirmed the record of a turn, or will never. */

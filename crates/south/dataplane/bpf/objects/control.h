@@ -50,6 +50,9 @@ int member_control(struct member_control *c)
 	case MEMBER_QUEUE_ROUND:
 		m->queue_round++;
 		break;
+	case MEMBER_STRAY_ROUND:
+		m->strays = 0;
+		break;
 	default:
 		c->result = -EINVAL;
 	}

@@ -25,7 +25,8 @@
  *     echo a member has written
  *   segment without timestamps of an unknown    -> user space, while the pool is in quiescence: a record may tell more
  *     connection, with a store
- *   any other segment of an unknown connection  -> the kernel, which resets it; while the pool is in quiescence: dropped
+ *   any other segment of an unknown connection  -> the kernel, which resets it; too many of these, and all while the pool
+ *                                                  is in quiescence: dropped
  */
 #pragma once
 
@@ -410,6 +411,12 @@ static __always_inline int ingress_unknown(struct __sk_buff *skb, struct member 
 	}
 	if (changed)
 		return TCX_DROP;
+	/* Two processors may each take the last one. */
+	if (m->strays >= STRAYS_MOST) {
+		count(OBJECTS_STRAYS_DROPPED);
+		return TCX_DROP;
+	}
+	m->strays++;
 	count(OBJECTS_STRAY);
 	return TCX_NEXT;
 }

@@ -85,6 +85,8 @@ struct Inbox {
     queued: VecDeque<SegmentCopy>,
     /// When the programs begin another round of queues.
     next_queue_round: Option<Duration>,
+    /// When the kernel gets segments of unknown connections again.
+    next_stray_round: Duration,
     events: VecDeque<Event>,
     datagrams: VecDeque<Claim>,
 }
@@ -249,6 +251,13 @@ impl UserSpace {
         };
         let Ok(passed) = self.queues.take_due(now, server, flow);
         passed.into_iter().flat_map(|it| it.packets).collect()
+    }
+
+    fn begin_stray_round(&mut self, plane: &mut Plane, now: Duration) {
+        if now >= self.inbox.next_stray_round {
+            self.inbox.next_stray_round = now + Duration::from_nanos(LOOK_PERIOD);
+            plane.next_stray_round();
+        }
     }
 
     /// Bytes of clients that wait for their turn, behind all other copies.
@@ -585,6 +594,7 @@ impl Member {
         }
         let due = self.user_space.claiming.due(now);
         self.user_space.say_claims(due, sent);
+        self.user_space.begin_stray_round(&mut self.plane, now);
         self.user_space.take_queued(&mut self.plane, now);
         Ok(())
     }

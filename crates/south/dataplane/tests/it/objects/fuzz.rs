@@ -28,6 +28,7 @@ const CASE_COUNT: u32 = 100;
 const ROUND_COUNT_MAX: u32 = 10;
 const ACTION_COUNT: std::ops::Range<usize> = 20..80;
 const CONNECTION_COUNT: u16 = 3;
+const FLOOD_COUNT: u32 = 60;
 
 /// Numbers of both sides, at random or near the end of the sequence space.
 #[derive(Debug, Clone)]
@@ -60,6 +61,9 @@ enum Action {
     Burst,
     /// A segment of a connection that the member does not know.
     Stray(u32),
+    /// Almost as many of these as the kernel gets in a round.
+    Flood(u32),
+    StrayRound,
     Splice {
         ahead: u32,
         delta: u32,
@@ -200,6 +204,8 @@ fn action() -> impl Strategy<Value = Action> {
         12 => Just(Action::Finish),
         2 => Just(Action::Burst),
         2 => (0_u32..4, 0_u32..9).prop_map(|(kind, bit)| Action::Stray(kind << 24 | bit)),
+        1 => (0_u32..4).prop_map(|kind| Action::Flood(kind << 24 | 1)),
+        1 => Just(Action::StrayRound),
         1 => (0_u32..3000, any::<u32>()).prop_map(|(ahead, delta)| Action::Splice { ahead, delta }),
         1 => modes.prop_map(Action::Mode),
         2 => Just(Action::Close),
@@ -264,6 +270,8 @@ impl History<'_> {
             Action::Finish => self.finish(),
             Action::Burst => self.burst(),
             Action::Stray(flaw) => self.stray(*flaw),
+            Action::Flood(flaw) => (0..FLOOD_COUNT).for_each(|_| self.stray(*flaw)),
+            Action::StrayRound => self.lab.next_stray_round(),
             Action::Splice { ahead, delta } => self.splice(known, *ahead, *delta),
             Action::Mode(mode) => {
                 if let Some(flow) = known {

@@ -154,6 +154,26 @@ fn unknown_segment_with_another_echo_is_reset_or_dropped() {
     });
 }
 
+/// A flood is not answered. A segment of the pool is looked at all the same, and a client that repeats its segment later
+/// is reset.
+#[test]
+fn segments_of_no_connection_are_limited_in_a_round() {
+    alone(|mut lab| {
+        let forged = 3 << 24;
+        for _ in 0..64 {
+            assert_eq!(lab.client(strange(&lab, forged)).verdict, Verdict::Next);
+        }
+        assert_eq!(lab.client(strange(&lab, forged)).verdict, Verdict::Drop);
+        assert_eq!(lab.counted(Counter::StraysDropped), 1);
+        let echo = 9 << 26 | agreed_value(&lab, POOL_KEY);
+        assert_eq!(lab.client(strange(&lab, echo)).verdict, Verdict::Drop);
+        assert_eq!(lab.copies().len(), 1);
+        lab.next_stray_round();
+        assert_eq!(lab.client(strange(&lab, forged)).verdict, Verdict::Next);
+        assert_eq!(lab.counted(Counter::Stray), 65);
+    });
+}
+
 /// The echo is of the number at which the next request begins: a keep-alive, the request, and the rest of the request
 /// fit. A later request does not.
 #[test]

@@ -326,6 +326,7 @@ impl Lab {
             }
         }
         self.plane.clear_forwards().expect("it runs");
+        self.plane.next_stray_round().expect("it runs");
         self.events.consume().expect("readable");
         self.copies.consume().expect("readable");
         self.queued.consume().expect("readable");
@@ -544,6 +545,11 @@ impl Lab {
     pub(super) fn next_queue_round(&mut self) {
         self.plane.next_queue_round().expect("it runs");
         self.model.next_queue_round();
+    }
+
+    pub(super) fn next_stray_round(&mut self) {
+        self.plane.next_stray_round().expect("it runs");
+        self.model.next_stray_round();
     }
 
     pub(super) fn store(&mut self, kind: StoreKind) {
