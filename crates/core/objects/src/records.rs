@@ -6,6 +6,7 @@
 //! | `keeping` | the records that this member has written |
 //! | `looking` | records that a revival needs |
 //! | `names` | the members that may have written records |
+//! | `pending` | operations under way |
 //!
 //! A turn that is still under way after a delay is written once ([`crate::turns`]). With the confirmation of the
 //! store the programs tell the client by timestamps, and acknowledge the request as soon as the client echoes that. So
@@ -15,8 +16,8 @@ mod calls;
 mod keeping;
 mod looking;
 mod names;
+mod pending;
 
-use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::ToString as _;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -25,7 +26,13 @@ use core::time::Duration;
 
 use wire::{FlowKey, Segment, SeqNumber};
 
-use self::{calls::Calls, keeping::Written, looking::LookUps, names::Names};
+use self::{
+    calls::Calls,
+    keeping::Written,
+    looking::LookUps,
+    names::Names,
+    pending::{Operations, Pending},
+};
 use crate::PoolKey;
 use crate::deferred::{DeferredResponses, Released};
 use crate::flaws::Flaws;
@@ -36,10 +43,10 @@ use crate::revivals::AskedRequest;
 use crate::revive::{PositionError, Revival};
 use crate::store::{
     Failure, Lookup, Nonces, ScanPosition, Store, StoreAcks, Stores, StoresCompletion, StoresEvent,
-    StoresOutcome, StoresTicket,
+    StoresOutcome,
 };
 use crate::timestamp::{ClientOptions, State, StateBits};
-use crate::turns::{Turns, Writer};
+use crate::turns::{Beginnings, Turns, Writer};
 
 /// Pause between two looks at the ring of turns, while requests come.
 const DRAIN_PERIOD: Duration = Duration::from_millis(5);
@@ -124,7 +131,7 @@ pub struct Records<S> {
     deferred: DeferredResponses,
     next_drain: Duration,
     availability: Availability,
-    pending: BTreeMap<StoresTicket, Pending>,
+    pending: Operations,
     kept: Written,
     look_ups: LookUps,
     calls: Calls,
@@ -139,23 +146,6 @@ struct Availability {
     answers: Vec<bool>,
     acks: StoreAcks,
     has_index: bool,
-}
-
-/// An operation under way.
-#[derive(Debug)]
-enum Pending {
-    Put {
-        key: FlowKey,
-        record: Record,
-        tries: u32,
-    },
-    LookUp(FlowKey),
-    Scan(HashName),
-    /// The own name.
-    AddMember,
-    /// With the number of the look.
-    Members(u64),
-    Other,
 }
 
 /// News for the operator.
@@ -235,7 +225,7 @@ impl<S: Store> Records<S> {
             turns: Turns::default(),
             deferred: DeferredResponses::default(),
             next_drain: Duration::ZERO,
-            pending: BTreeMap::new(),
+            pending: Operations::default(),
             kept: Written::default(),
             look_ups: LookUps::default(),
             calls: Calls::default(),
@@ -256,6 +246,12 @@ impl<S: Store> Records<S> {
     #[must_use]
     pub fn stores(&self) -> &[S] {
         self.stores.stores()
+    }
+
+    /// Whether each store answers.
+    #[must_use]
+    pub fn answers(&self) -> &[bool] {
+        &self.availability.answers
     }
 
     /// The stores, for a caller that carries messages.
@@ -281,14 +277,12 @@ impl<S: Store> Records<S> {
     /// Whether nothing of any connection is left.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        let mut pending = self.pending.values();
-        let is_connection = |it: &Pending| matches!(it, Pending::Put { .. } | Pending::LookUp(_));
         self.turns.is_empty()
             && self.kept.is_empty()
             && self.look_ups.is_empty()
             && self.calls.is_empty()
             && self.deferred.deadline().is_none()
-            && !pending.any(is_connection)
+            && !self.pending.has_connection()
     }
 
     /// A new membership.
@@ -305,8 +299,7 @@ impl<S: Store> Records<S> {
         self.kept.clear();
         self.look_ups.clear();
         self.calls.clear();
-        let is_of_names = |it: &Pending| matches!(it, Pending::AddMember | Pending::Members(_));
-        self.pending.retain(|_, it| is_of_names(it));
+        self.pending.retain_names();
     }
 
     /// The pool has changed: the clients of memberships that are over are called. `members`: membership and name of
@@ -326,7 +319,7 @@ impl<S: Store> Records<S> {
     pub fn poll<F: StoredFlows>(
         &mut self,
         flows: &mut F,
-        beginnings: &[SegmentCopy],
+        beginnings: &Beginnings,
         (incarnation, moment): (u32, Moment),
         owns: impl Fn(&FlowKey) -> bool,
     ) -> Result<Vec<LookedUp>, F::Error> {
@@ -391,11 +384,7 @@ impl<S: Store> Records<S> {
         self.deferred.clear();
         self.turns.clear();
         // A record of the dead server's response says nothing of the next server's response to the same request.
-        for pending in self.pending.values_mut() {
-            if matches!(pending, Pending::Put { .. }) {
-                *pending = Pending::Other;
-            }
-        }
+        self.pending.forget_puts();
     }
 
     /// A segment of the server waits for the record of its turn.
@@ -415,14 +404,8 @@ impl<S: Store> Records<S> {
         if self.deferred.deadline().is_none_or(|at| now < at) {
             return Ok(Vec::new());
         }
-        let turns = &self.turns;
-        let written: BTreeSet<FlowKey> = { self.pending.values() }
-            .filter_map(|pending| match pending {
-                Pending::Put { key, .. } => Some(*key),
-                _ => None,
-            })
-            .collect();
-        let may_be_stored = |key: &FlowKey| turns.knows(key) || written.contains(key);
+        let (turns, pending) = (&self.turns, &self.pending);
+        let may_be_stored = |key: &FlowKey| turns.knows(key) || pending.is_writing(key);
         let flow = |key| flows.flow(key);
         let released = self.deferred.take_due(now, flow, may_be_stored)?;
         for given_up in &released {
@@ -502,7 +485,8 @@ impl<S: Store> Records<S> {
             }
             (Pending::Put { key, record, tries }, StoresOutcome::Put(Err(_))) => {
                 self.deferred.wake(&key);
-                let is_newest = !self.is_being_written(&key) && !self.kept.is_behind(&key, &record);
+                let is_newest =
+                    !self.pending.is_writing(&key) && !self.kept.is_behind(&key, &record);
                 if tries < PUT_TRIES_MAX && is_newest && self.availability.has_store() {
                     self.put(key, record, tries + 1);
                 }
@@ -550,24 +534,15 @@ impl<S: Store> Records<S> {
     fn drain<F: StoredFlows>(
         &mut self,
         flows: &mut F,
-        beginnings: &[SegmentCopy],
+        beginnings: &Beginnings,
         Moment { now, unix }: Moment,
     ) -> Result<(), F::Error> {
-        for copy in beginnings {
-            let Some(segment) = copy.segment() else {
-                continue;
-            };
-            match copy.kind {
-                CopyKind::Request => {
-                    let due = now + self.delay;
-                    self.turns.on_request(copy.key, &segment, due);
-                }
-                CopyKind::Response => self.turns.on_response(copy.key, &segment, now),
-                CopyKind::Unknown
-                | CopyKind::Client
-                | CopyKind::Parked
-                | CopyKind::Deferred
-                | CopyKind::Queued => {}
+        for (key, newest) in beginnings.iter() {
+            if let Some(segment) = newest.request() {
+                self.turns.on_request(*key, &segment, now + self.delay);
+            }
+            if let Some(segment) = newest.response() {
+                self.turns.on_response(*key, &segment, now);
             }
         }
         let is_busy = !beginnings.is_empty() || !self.turns.is_empty();
@@ -632,16 +607,10 @@ impl<S: Store> Records<S> {
             if let Some(old) = replaced.filter(|old| *old != name) {
                 self.delete(old);
             }
-        } else if self.kept.name(&key) != Some(name) && !self.is_being_written(&key) {
+        } else if self.kept.name(&key) != Some(name) && !self.pending.is_writing(&key) {
             self.delete(name);
         }
         Ok(())
-    }
-
-    /// Whether another record of the connection is on the way to the store.
-    fn is_being_written(&self, key: &FlowKey) -> bool {
-        let mut pending = self.pending.values();
-        pending.any(|pending| matches!(pending, Pending::Put { key: of, .. } if of == key))
     }
 
     fn delete(&mut self, name: StoreKey) {
@@ -652,7 +621,7 @@ impl<S: Store> Records<S> {
     fn keep(&mut self, step: keeping::Task, moment: Moment) {
         match step {
             // The record on the way has the same name.
-            keeping::Task::Delete(name) if self.is_being_written(&name.flow) => {}
+            keeping::Task::Delete(name) if self.pending.is_writing(&name.flow) => {}
             keeping::Task::Delete(name) => self.delete(name),
             keeping::Task::Renew(name) => {
                 let ticket = self.stores.renew(name);

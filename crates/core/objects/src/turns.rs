@@ -8,6 +8,8 @@
 //! A turn is written at the end of the delay, if the flow is still in that turn. A response of which timestamps tell
 //! few bytes or none is written at once: a long later response, chunks, a long head.
 
+mod beginnings;
+
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -18,6 +20,7 @@ use http1::version::ObjectVersion;
 use http1::{BodyLength, Doubt, ResponseHead, parse_request, parse_response};
 use wire::{FlowKey, Segment, SeqNumber};
 
+pub use self::beginnings::Beginnings;
 use crate::flow::{Flow, Mode, Phase};
 use crate::record::{
     Beginning, INPUTS_LEN_MAX, REQUEST_LEN_MAX, Record, StoredAnswer, StoredOptions, StoredTurn,
@@ -46,7 +49,10 @@ struct Exchange {
     response: Option<Response>,
     /// The response waits for the record.
     is_deferred: bool,
+    /// When the turn is looked at.
     due: Duration,
+    /// When a turn is written whose timestamps tell all.
+    delay_end: Duration,
 }
 
 /// The first segment of a response.
@@ -71,8 +77,10 @@ pub struct Writer {
 enum Look {
     /// The turn is over, or cannot be written.
     Over,
-    /// The response has not begun, or the delay is not over.
+    /// The response has not begun.
     Waits,
+    /// The delay is not over.
+    Delayed,
     Write(Record),
 }
 
@@ -90,6 +98,7 @@ impl Turns {
             response: None,
             is_deferred: segment.timestamps().is_none(),
             due,
+            delay_end: due,
         };
         self.turns.insert(key, turn);
     }
@@ -102,6 +111,7 @@ impl Turns {
             response: None,
             is_deferred: true,
             due,
+            delay_end: due,
         };
         self.turns.insert(key, turn);
     }
@@ -115,7 +125,7 @@ impl Turns {
             seq: segment.seq(),
             bytes: segment.payload().to_vec(),
         });
-        if turn.is_deferred || turn.is_long() || turn.has_inputs() {
+        if turn.is_needed_at_once(false) {
             turn.due = turn.due.min(now);
         }
     }
@@ -148,8 +158,9 @@ impl Turns {
             let Some(turn) = self.turns.get_mut(&key) else {
                 continue;
             };
-            match turn.look(flow.as_ref(), writer) {
+            match turn.look(flow.as_ref(), writer, now) {
                 Look::Waits => turn.due = now + LOOK_PERIOD,
+                Look::Delayed => turn.due = turn.delay_end,
                 Look::Over => drop(self.turns.remove(&key)),
                 Look::Write(record) => {
                     self.turns.remove(&key);
@@ -173,20 +184,18 @@ impl Turns {
 }
 
 impl Exchange {
-    /// Of a later response the timestamps tell few bytes, and of a long head nothing.
-    fn is_long(&self) -> bool {
-        let head = self.response_head();
-        let is_long = |head: &ResponseHead<'_>| head.len >= usize::from(MAX_HEADER);
-        head.is_some_and(|head| match head.body {
-            _ if is_long(&head) => true,
-            BodyLength::Bytes(len) => len > LATER_LIMIT,
-            BodyLength::Chunked | BodyLength::UntilClose => true,
-        })
-    }
-
-    fn has_inputs(&self) -> bool {
-        let head = self.response_head();
-        head.is_some_and(|head| head.fields.has(INPUTS_FIELD))
+    /// Of a later response the timestamps tell few bytes, and of inputs, chunks and a long head nothing. `is_first`: of
+    /// the connection.
+    fn is_needed_at_once(&self, is_first: bool) -> bool {
+        let is_needed = |head: ResponseHead<'_>| {
+            head.len >= usize::from(MAX_HEADER)
+                || head.fields.has(INPUTS_FIELD)
+                || match head.body {
+                    BodyLength::Bytes(len) => len > LATER_LIMIT && !is_first,
+                    BodyLength::Chunked | BodyLength::UntilClose => true,
+                }
+        };
+        self.is_deferred || self.response_head().is_some_and(is_needed)
     }
 
     /// The inputs of the response. An error: several fields, or no text.
@@ -203,7 +212,7 @@ impl Exchange {
         parse_response(&self.response.as_ref()?.bytes, method).ok()?
     }
 
-    fn look(&self, flow: Option<&Flow>, writer: Writer) -> Look {
+    fn look(&self, flow: Option<&Flow>, writer: Writer, now: Duration) -> Look {
         let is_of = |flow: &&Flow| {
             flow.mode == Mode::Served
                 && flow.unprotected.is_none()
@@ -217,6 +226,11 @@ impl Exchange {
         match flow.turn.phase {
             Phase::Idle => Look::Over,
             Phase::Asked => Look::Waits,
+            Phase::Body
+                if now < self.delay_end && !self.is_needed_at_once(flow.turn.number == 0) =>
+            {
+                Look::Delayed
+            }
             Phase::Body => match self.record(flow, writer) {
                 Some(record) => Look::Write(record),
                 // The copy of the response is on its way, or found no room.
@@ -303,5 +317,54 @@ impl Exchange {
             acked: 0,
             version: ObjectVersion::of(&head).ok()?,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::format;
+
+    use super::*;
+
+    fn exchange(has_timestamps: bool, fields: &str) -> Exchange {
+        let head = format!("HTTP/1.1 200 OK\r\n{fields}\r\n");
+        let response = Response {
+            seq: SeqNumber(0),
+            bytes: head.into_bytes(),
+        };
+        Exchange {
+            request: b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec(),
+            request_start: SeqNumber(0),
+            response: Some(response),
+            is_deferred: !has_timestamps,
+            due: Duration::ZERO,
+            delay_end: Duration::ZERO,
+        }
+    }
+
+    #[test]
+    fn response_whose_timestamps_tell_all_is_not_written_at_once() {
+        let long_field = format!("X-Long: {}\r\n", "a".repeat(3000));
+        let long_head = format!("Content-Length: 9\r\n{long_field}");
+        let inputs = format!("Content-Length: 9\r\n{INPUTS_FIELD}: a\r\n");
+        let rows: [(&str, bool, bool); 6] = [
+            ("Content-Length: 24576\r\n", false, false),
+            ("Content-Length: 100000\r\n", false, true),
+            ("Content-Length: 2000000000\r\n", false, true),
+            ("Transfer-Encoding: chunked\r\n", true, true),
+            (&long_head, true, true),
+            (&inputs, true, true),
+        ];
+        for (fields, of_first, of_later) in rows {
+            let exchange = exchange(true, fields);
+            let found = [true, false].map(|is_first| exchange.is_needed_at_once(is_first));
+            assert_eq!(found, [of_first, of_later], "{fields}");
+        }
+        assert!(exchange(false, "Content-Length: 1\r\n").is_needed_at_once(true));
+        let unanswered = Exchange {
+            response: None,
+            ..exchange(true, "")
+        };
+        assert!(!unanswered.is_needed_at_once(false));
     }
 }

@@ -12,6 +12,7 @@ use objects::{
     records::{self, LookedUp, Moment, Notice, StoredFlows},
     revivals::AskedRequest,
     timestamp::StateBits,
+    turns::Beginnings,
 };
 use pool::{OwnConnections, OwnerTable};
 use protocol::pool::{StoreSettings, Table};
@@ -22,7 +23,7 @@ use crate::{
     clock,
     error::{MemberError, SystemContext},
     event::Event,
-    revivals::{Revivals, owned},
+    revivals::Revivals,
 };
 
 /// URLs of stores without a list of the records of a member.
@@ -32,7 +33,7 @@ const UNINDEXED_SCHEME: &str = "memcached:";
 pub(crate) struct Records {
     records: records::Records<StoreClient>,
     ring: ObjectRing<'static>,
-    copied: Rc<RefCell<Vec<SegmentCopy>>>,
+    beginnings: Rc<RefCell<Beginnings>>,
     own: Option<OwnConnections>,
     membership: u64,
 }
@@ -109,12 +110,16 @@ impl Records {
             },
             has_index: !names.any(|name| name.starts_with(UNINDEXED_SCHEME)),
         };
-        let copied: Rc<RefCell<Vec<SegmentCopy>>> = Rc::default();
-        let into_copied = Rc::clone(&copied);
+        let beginnings: Rc<RefCell<Beginnings>> = Rc::default();
+        let into_beginnings = Rc::clone(&beginnings);
         Ok(Self {
             records: records::Records::new(&of_records, member, stores, rand::random),
-            ring: plane.turns(move |copy| into_copied.borrow_mut().push(owned(copy)))?,
-            copied,
+            ring: plane.turns(move |copy| {
+                let packet_len = usize::try_from(copy.packet_len).unwrap_or(usize::MAX);
+                let mut beginnings = into_beginnings.borrow_mut();
+                beginnings.add(copy.key, copy.kind, copy.packet, packet_len);
+            })?,
+            beginnings,
             own: None,
             membership: 0,
         })
@@ -162,11 +167,11 @@ impl Records {
         events: &mut Vec<Event>,
     ) -> Result<Vec<LookedUp>, MemberError> {
         self.ring.consume()?;
-        let copied: Vec<SegmentCopy> = self.copied.borrow_mut().drain(..).collect();
+        let beginnings = self.beginnings.take();
         let own = &self.own;
         let owns = |key: &FlowKey| own.as_ref().is_some_and(|own| own.has(key));
         let life = (incarnation, moment());
-        let found = (self.records).poll(&mut Kernel(plane), &copied, life, owns)?;
+        let found = (self.records).poll(&mut Kernel(plane), &beginnings, life, owns)?;
         for notice in self.records.take_notices() {
             events.extend(self.event_of(notice));
         }

@@ -1,3 +1,4 @@
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use core::cell::RefCell;
 use core::convert::Infallible;
@@ -205,7 +206,7 @@ fn at(seconds: u64) -> Moment {
 fn calls(records: &mut Records<Memory>, moment: Moment, owns: bool) -> usize {
     let life = (SERVER_INCARNATION, moment);
     for _ in 0..3 {
-        let Ok(_) = records.poll(&mut NoFlows, &[], life, |_| owns);
+        let Ok(_) = records.poll(&mut NoFlows, &Beginnings::default(), life, |_| owns);
     }
     let Ok(calls) = records.due_calls(&mut NoFlows, SERVER_INCARNATION, moment.now);
     calls.len()
@@ -325,7 +326,7 @@ fn record_of_member_that_died_before_the_boot_is_found() {
         let mut found = Vec::new();
         for _ in 0..3 {
             let life = (SERVER_INCARNATION, at(1));
-            let Ok(more) = records.poll(&mut NoFlows, &[], life, |_| true);
+            let Ok(more) = records.poll(&mut NoFlows, &Beginnings::default(), life, |_| true);
             found.extend(more);
         }
         let records: Vec<_> = found.into_iter().map(|it| it.record).collect();

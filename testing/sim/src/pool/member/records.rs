@@ -11,6 +11,7 @@ use objects::{
     records::{LookedUp, Moment, Records, Settings, StoredFlows},
     revivals::Ended,
     timestamp::StateBits,
+    turns::Beginnings,
 };
 use pool::OwnConnections;
 use protocol::pool::Table;
@@ -28,7 +29,7 @@ pub(super) struct StoredRecords {
     records: Records<StoreClient>,
     own: Option<OwnConnections>,
     membership: u64,
-    beginnings: Vec<SegmentCopy>,
+    beginnings: Beginnings,
 }
 
 /// Results of a look at the records.
@@ -99,14 +100,16 @@ impl StoredRecords {
             records,
             own: None,
             membership: 0,
-            beginnings: Vec::new(),
+            beginnings: Beginnings::default(),
         })
     }
 
     /// Segments that begin turns and responses.
     pub(super) fn begin(&mut self, plane: &mut Plane) {
-        let beginnings = std::iter::from_fn(|| plane.take_beginning());
-        self.beginnings.extend(beginnings);
+        while let Some(copy) = plane.take_beginning() {
+            let packet_len = copy.packet_len;
+            (self.beginnings).add(copy.key, copy.kind, &copy.packet, packet_len);
+        }
     }
 
     /// Messages to the stores that are due.
