@@ -36,6 +36,8 @@ const READS_MAX: usize = 16;
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(1);
 /// Probes without an answer that end a connection.
 const KEEPALIVE_COUNT: u32 = 3;
+/// Pause between two copies of the statistics for readers: a copy costs more than an operation.
+const STATISTICS_PERIOD: Duration = Duration::from_millis(100);
 
 /// A store with a thread and a connection of its own.
 pub struct StoreClient {
@@ -125,7 +127,7 @@ impl StoreClient {
         self.shared.ready.as_fd()
     }
 
-    /// Counts and times since the beginning.
+    /// Counts and times since the beginning, at most a tenth of a second old.
     #[must_use]
     pub fn statistics(&self) -> Statistics {
         locked(&self.shared.statistics).clone()
@@ -215,6 +217,10 @@ struct Worker<D: Dialect> {
     attempts: usize,
     socket: Option<Socket>,
     buffer: Vec<u8>,
+    /// Readers do not have the newest statistics.
+    has_statistics: bool,
+    /// When readers may get these.
+    statistics_at: Duration,
 }
 
 impl<D: Dialect> Worker<D> {
@@ -226,6 +232,8 @@ impl<D: Dialect> Worker<D> {
             attempts: 0,
             socket: None,
             buffer: vec![0; READ_LEN],
+            has_statistics: false,
+            statistics_at: Duration::ZERO,
         }
     }
 
@@ -250,6 +258,7 @@ impl<D: Dialect> Worker<D> {
                 self.socket = None;
             }
             self.report();
+            self.publish_statistics();
             self.wait();
         }
     }
@@ -321,7 +330,7 @@ impl<D: Dialect> Worker<D> {
         if new.is_empty() {
             return;
         }
-        locked(&self.shared.statistics).clone_from(self.session.statistics());
+        self.has_statistics = true;
         for report in &new {
             match report {
                 Report::Lost(failure) => tracing::debug!(%failure, "store lost"),
@@ -340,11 +349,20 @@ impl<D: Dialect> Worker<D> {
         }
     }
 
+    fn publish_statistics(&mut self) {
+        let now = self.now();
+        if self.has_statistics && now >= self.statistics_at {
+            self.has_statistics = false;
+            self.statistics_at = now + STATISTICS_PERIOD;
+            locked(&self.shared.statistics).clone_from(self.session.statistics());
+        }
+    }
+
     fn wait(&self) {
-        let pause = self
-            .session
-            .deadline()
-            .map(|at| at.saturating_sub(self.now()));
+        let statistics = self.has_statistics.then_some(self.statistics_at);
+        let deadlines = [self.session.deadline(), statistics];
+        let first = deadlines.into_iter().flatten().min();
+        let pause = first.map(|at| at.saturating_sub(self.now()));
         let timeout = pause.and_then(|pause| Timespec::try_from(pause).ok());
         let mut fds = vec![PollFd::new(&self.shared.wake, PollFlags::IN)];
         if let Some(socket) = &self.socket {
