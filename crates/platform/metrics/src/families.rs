@@ -143,7 +143,19 @@ impl Families<'_> {
     /// # Errors
     /// As [`Families::counter`].
     pub fn histogram(&mut self, name: &str, help: &str, values: &Histogram) -> fmt::Result {
-        let values = [(Vec::new(), values)];
+        self.histograms(name, help, [(Vec::new(), values)])
+    }
+
+    /// How often things of some kinds took how long.
+    ///
+    /// # Errors
+    /// As [`Families::counter`].
+    pub fn histograms<'h>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = Sample<&'h Histogram>>,
+    ) -> fmt::Result {
         let kind = MetricType::Histogram;
         self.family(name, Unit::Seconds, help, kind, values, |to, values| {
             let (sum, count) = (values.sum(), values.count());

@@ -51,6 +51,19 @@ impl Exit {
         !matches!(self, Self::Status(0) | Self::Unseen)
     }
 
+    /// Of a status as wait(2) gives a status.
+    #[must_use]
+    pub fn of_wait_status(status: u32) -> Self {
+        let number = |bits: u32| i32::try_from(bits).unwrap_or_default();
+        match status & 0x7f {
+            0 => Self::Status(number(status >> 8 & 0xff)),
+            signal => Self::Signal {
+                signal: number(signal),
+                core_dumped: status & 0x80 != 0,
+            },
+        }
+    }
+
     fn from_wait(status: &WaitIdStatus) -> Option<Self> {
         if let Some(signal) = status.terminating_signal() {
             let core_dumped = status.dumped();

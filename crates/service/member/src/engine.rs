@@ -2,6 +2,7 @@
 
 mod config;
 mod requests;
+mod seen;
 mod status;
 
 use std::{
@@ -16,7 +17,6 @@ use dataplane::{
     Injector, MemberPlane, MemberSettings, ObjectEvent, ObjectEventKind, ObjectRing, PinDirectory,
     ethernet_interfaces, netns_cookie,
 };
-use lease::Speech;
 use objects::{
     PoolKey,
     budget::Budget,
@@ -36,15 +36,16 @@ use wire::FlowKey;
 
 pub(crate) use self::config::MemberConfig;
 use self::requests::Queued;
+use self::seen::Seen;
 pub(crate) use self::status::UNGUARDED;
 use crate::{
     claiming::{Claiming, Decided},
     clock,
     encapsulation_port::EncapsulationPort,
     error::{MemberError, SystemContext},
-    event::{Event, exit_words},
+    event::Event,
     operator::Operator,
-    pool_client::{Admission, PoolClient, PoolView},
+    pool_client::{Admission, PoolClient},
     records::Records,
     revivals::{Revivals, owned},
     server::ServerProcess,
@@ -101,13 +102,13 @@ enum Membership {
     Out(Duration),
 }
 
-/// News of a membership that were told already.
-#[derive(Debug, Clone, Copy, Default)]
-struct Seen {
-    epoch: u64,
-    has_lease: bool,
-    has_failure: bool,
-    has_other_settings: bool,
+/// Sockets that were found readable.
+#[derive(Debug, Clone, Copy)]
+struct Ready {
+    /// The view of the pool has changed.
+    view: bool,
+    /// Datagrams of other members.
+    claims: bool,
 }
 
 struct Rings {
@@ -156,37 +157,6 @@ impl Membership {
             Self::Out(at) => Some(*at),
             Self::Waits | Self::Kept(..) => None,
         }
-    }
-}
-
-impl Seen {
-    /// News in a view.
-    fn news(&mut self, view: &PoolView) -> Vec<Event> {
-        let mut events = Vec::new();
-        if !self.has_lease && view.speech != Speech::Silent {
-            self.has_lease = true;
-            events.push(Event::Joined);
-        }
-        if view.table.epoch > self.epoch {
-            self.epoch = view.table.epoch;
-            events.push(Event::PoolChanged {
-                epoch: view.table.epoch,
-                members: view.table.members.len(),
-            });
-        }
-        if view.failure.is_some() != self.has_failure {
-            self.has_failure = view.failure.is_some();
-            events.extend(
-                view.failure
-                    .clone()
-                    .map(|reason| Event::BalancerLost { reason }),
-            );
-        }
-        if view.has_other_settings != self.has_other_settings {
-            self.has_other_settings = view.has_other_settings;
-            events.extend(view.has_other_settings.then_some(Event::OtherSettings));
-        }
-        events
     }
 }
 
@@ -319,12 +289,12 @@ impl Member {
         timeout: Duration,
         operator: &Operator,
     ) -> Result<Vec<Event>, MemberError> {
-        self.wait(timeout, operator)?;
+        let ready = self.wait(timeout, operator)?;
         let mut events = Vec::new();
         self.kernel_events(&mut events)?;
         self.poll_server(&mut events)?;
-        self.poll_pool(&mut events)?;
-        self.receive_claims(&mut events)?;
+        self.poll_pool(ready.view, &mut events)?;
+        self.receive_claims(ready.claims, &mut events)?;
         self.copies(&mut events)?;
         self.pass_requests()?;
         self.keep_records(&mut events)?;
@@ -334,7 +304,8 @@ impl Member {
         Ok(events)
     }
 
-    fn wait(&self, timeout: Duration, operator: &Operator) -> Result<(), MemberError> {
+    /// Nothing is read that is not readable: with a store, there is a round for each few responses.
+    fn wait(&self, timeout: Duration, operator: &Operator) -> Result<Ready, MemberError> {
         let now = clock::now();
         let deadlines = [
             Some(now + timeout),
@@ -351,23 +322,23 @@ impl Member {
         let (copies, events) = (self.rings.copies.as_fd(), self.rings.events.as_fd());
         let queued = self.rings.queued.as_fd();
         let records = self.records.iter().flat_map(Records::fds);
-        let mut fds: Vec<PollFd<'_>> = [
-            Some(copies),
-            Some(events),
-            Some(queued),
-            self.membership.as_fd(),
-            Some(self.claiming.as_fd()),
-        ]
-        .into_iter()
-        .flatten()
-        .chain(records)
-        .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
-        .collect();
+        let mut fds: Vec<PollFd<'_>> = [self.claiming.as_fd(), copies, events, queued]
+            .into_iter()
+            .chain(self.membership.as_fd())
+            .chain(records)
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
         operator.watch(&mut fds);
         match poll(&mut fds, Some(&timeout)) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()).doing("wait"),
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()).doing("wait"),
         }
+        let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+        let has_membership = self.membership.as_fd().is_some();
+        Ok(Ready {
+            claims: is_ready(&fds[0]),
+            view: has_membership && is_ready(&fds[4]),
+        })
     }
 
     fn kernel_events(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {
@@ -375,10 +346,11 @@ impl Member {
         let seen: Vec<ObjectEvent> = self.rings.seen.borrow_mut().drain(..).collect();
         for event in seen {
             match event.kind {
-                ObjectEventKind::Death { .. }
+                ObjectEventKind::Death { pid, status }
                     if event.incarnation == self.service.rules.incarnation =>
                 {
-                    self.server_died(None, events)?;
+                    let exit = Exit::of_wait_status(status);
+                    self.server_died(format!("process {pid} {exit}"), events)?;
                 }
                 ObjectEventKind::Death { .. } => {}
                 ObjectEventKind::Listening => self.next_look = Duration::ZERO,
@@ -407,10 +379,13 @@ impl Member {
     }
 
     fn poll_server(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {
-        if let Some(exit) = self.server.poll()? {
-            self.server_died(Some(exit), events)?;
-        }
         let now = clock::now();
+        // The programs tell of a crash at once.
+        if now >= self.next_look
+            && let Some(exit) = self.server.poll()?
+        {
+            self.server_died(exit.to_string(), events)?;
+        }
         self.server.start_if_due(now)?;
         if now >= self.next_upkeep {
             let dropped = self.budget.take_dropped();
@@ -421,6 +396,7 @@ impl Member {
         }
         if now >= self.next_look {
             self.next_look = now + LOOK_PERIOD;
+            self.plane.next_stray_round()?;
             if self.server.listens_anew(&self.service.addresses, now)? {
                 // Not before: the kernel would refuse new clients.
                 let incarnation = self.service.rules.incarnation;
@@ -450,7 +426,7 @@ impl Member {
             Membership::Out(_) if !self.server.listens() => self.membership = Membership::Waits,
             // Without others, clients would find nobody at all.
             Membership::Kept(client, _)
-                if self.server.is_absent(now) && client.view().table.members.len() > 1 =>
+                if self.server.is_absent(now) && client.peek().table.members.len() > 1 =>
             {
                 self.withdraw(events)?;
             }
@@ -470,8 +446,9 @@ impl Member {
         self.drop_connections(events)
     }
 
-    fn poll_pool(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {
+    fn poll_pool(&mut self, has_news: bool, events: &mut Vec<Event>) -> Result<(), MemberError> {
         match &mut self.membership {
+            Membership::Kept(..) if !has_news => {}
             Membership::Kept(client, seen) => {
                 let view = client.view();
                 let epoch = seen.epoch;
@@ -536,11 +513,7 @@ impl Member {
         Ok(())
     }
 
-    fn server_died(
-        &mut self,
-        exit: Option<Exit>,
-        events: &mut Vec<Event>,
-    ) -> Result<(), MemberError> {
+    fn server_died(&mut self, exit: String, events: &mut Vec<Event>) -> Result<(), MemberError> {
         self.plane.gate()?;
         self.queues.clear();
         self.server.clear(&self.service.addresses, clock::now())?;
@@ -551,9 +524,7 @@ impl Member {
         }
         self.service.rules.incarnation += 1;
         self.service.rules.settled_at = clock::now() + SETTLE_TIME;
-        events.push(Event::Died {
-            exit: exit_words(exit),
-        });
+        events.push(Event::Died { exit });
         events.extend(died.ended.into_iter().map(event_of));
         Ok(())
     }
@@ -581,13 +552,20 @@ impl Member {
         self.queue_copies(now)
     }
 
-    fn receive_claims(&mut self, events: &mut Vec<Event>) -> Result<(), MemberError> {
-        let speaks = match &self.membership {
-            Membership::Kept(client, _) => client.view().speech.at(clock::boot()),
-            Membership::Waits | Membership::Out(_) => false,
-        };
-        let plane = &self.plane;
-        let decided = self.claiming.receive(speaks, |key| Ok(plane.knows(key)?))?;
+    fn receive_claims(
+        &mut self,
+        has_datagrams: bool,
+        events: &mut Vec<Event>,
+    ) -> Result<(), MemberError> {
+        let mut decided = Vec::new();
+        if has_datagrams {
+            let speaks = match &self.membership {
+                Membership::Kept(client, _) => client.peek().speech.at(clock::boot()),
+                Membership::Waits | Membership::Out(_) => false,
+            };
+            let plane = &self.plane;
+            decided = self.claiming.receive(speaks, |key| Ok(plane.knows(key)?))?;
+        }
         if self.claiming.is_known() && !self.accepts {
             self.accepts = true;
             self.plane.accept(true)?;
@@ -736,7 +714,7 @@ impl Member {
             return false;
         };
         let own = self.config.pool.hello.membership;
-        let table = client.view().table;
+        let table = client.peek().table;
         let mut members = table.members.iter();
         members.any(|member| member.membership == own && member.draining)
     }

@@ -7,7 +7,6 @@ use std::{
 };
 
 use serde::Serialize;
-use supervise::Exit;
 
 /// An event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -269,14 +268,5 @@ impl fmt::Display for Event {
                 write!(f, "the connection of {client} is not protected: {reason}")
             }
         }
-    }
-}
-
-/// How a server ended, in words.
-pub(crate) fn exit_words(exit: Option<Exit>) -> String {
-    match exit {
-        Some(Exit::Status(status)) => format!("status {status}"),
-        Some(Exit::Signal { signal, .. }) => format!("signal {signal}"),
-        Some(Exit::Unseen) | None => "a process of the server".to_owned(),
     }
 }

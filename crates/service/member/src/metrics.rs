@@ -15,7 +15,7 @@ use crate::{
     engine::UNGUARDED,
     error::{MemberError, SystemContext},
     event::KINDS,
-    status::{FlowPhase, HeldBy, Status},
+    status::{FlowPhase, HeldBy, Status, StoreStatus},
 };
 
 /// Time in which the loop answers a request for the status.
@@ -66,6 +66,7 @@ impl Numbers for Status {
         self.of_the_member(to)?;
         self.of_connections(to)?;
         self.of_revivals(to)?;
+        self.of_stores(to)?;
         self.of_the_programs(to)?;
         let help = "Events of the member, by kind";
         let count = |kind: &str| self.totals.events.get(kind).copied().unwrap_or_default();
@@ -156,6 +157,34 @@ impl Status {
         to.counter("outlive_objects_over_budget", Unit::None, help, over)
     }
 
+    fn of_stores(&self, to: &mut Families<'_>) -> fmt::Result {
+        let of_store = |store: &StoreStatus| vec![("store", store.store.clone().into())];
+        let up = { self.stores.iter() }.map(|store| (of_store(store), u32::from(store.answers)));
+        let help = "1: the store answers";
+        to.gauges("outlive_objects_store_up", Unit::None, help, up)?;
+        let operations = self.stores.iter().flat_map(|store| {
+            let operations = store.operations.iter();
+            operations.map(move |operation| {
+                let of_operation = ("operation", operation.operation.clone().into());
+                ([of_store(store), vec![of_operation]].concat(), operation)
+            })
+        });
+        let outcomes = operations.clone().flat_map(|(labels, operation)| {
+            let outcomes = operation.outcomes.iter();
+            outcomes.map(move |(outcome, count)| {
+                let of_outcome = ("outcome", outcome.clone().into());
+                ([labels.clone(), vec![of_outcome]].concat(), *count)
+            })
+        });
+        let help = "Operations of a store, by outcome: ok, missing, or the kind of failure";
+        let name = "outlive_objects_store_operations";
+        to.counters(name, Unit::None, help, outcomes)?;
+        let help = "Time from an operation to the answer of the store";
+        let answered = operations.filter(|(_, operation)| operation.answers_s.count() > 0);
+        let times = answered.map(|(labels, operation)| (labels, &operation.answers_s));
+        to.histograms("outlive_objects_store", help, times)
+    }
+
     fn of_the_programs(&self, to: &mut Families<'_>) -> fmt::Result {
         for (counter, help) in COUNTERS {
             let value = self.counters.get(counter).copied().unwrap_or_default();
@@ -170,7 +199,7 @@ impl Status {
 }
 
 /// Counters of the programs, with help texts.
-const COUNTERS: [(&str, &str); 22] = [
+const COUNTERS: [(&str, &str); 23] = [
     (
         "forged",
         "Segments of unknown connections whose timestamps no member has written",
@@ -243,6 +272,10 @@ const COUNTERS: [(&str, &str); 22] = [
     (
         "not_wrapped",
         "Segments of other members' connections that were not forwarded: forwarded once before, or too long in UDP",
+    ),
+    (
+        "strays_dropped",
+        "Segments of unknown connections that were dropped: more than the kernel resets",
     ),
 ];
 

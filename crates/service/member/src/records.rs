@@ -16,7 +16,7 @@ use objects::{
 };
 use pool::{OwnConnections, OwnerTable};
 use protocol::pool::{StoreSettings, Table};
-use store::{Settings, Store as _, StoreAcks, StoreClient};
+use store::{OperationKind, Settings, Store as _, StoreAcks, StoreClient};
 use wire::{FlowKey, SeqNumber};
 
 use crate::{
@@ -24,6 +24,7 @@ use crate::{
     error::{MemberError, SystemContext},
     event::Event,
     revivals::Revivals,
+    status::{OperationStatus, StoreStatus},
 };
 
 /// URLs of stores without a list of the records of a member.
@@ -196,6 +197,28 @@ impl Records {
                 None
             }
         }
+    }
+
+    /// The stores, and how their operations have ended.
+    pub(crate) fn status(&self) -> Vec<StoreStatus> {
+        let stores = self.records.stores().iter().zip(self.records.answers());
+        let status = stores.map(|(store, answers)| {
+            let statistics = store.statistics();
+            let of_kind = |kind: OperationKind| OperationStatus {
+                operation: kind.label().to_owned(),
+                outcomes: { statistics.operations() }
+                    .filter(|(of, ..)| *of == kind)
+                    .map(|(_, outcome, count)| (outcome.to_owned(), count))
+                    .collect(),
+                answers_s: statistics.times(kind).cloned().unwrap_or_default(),
+            };
+            StoreStatus {
+                store: store.name().to_owned(),
+                answers: *answers,
+                operations: OperationKind::ALL.map(of_kind).into(),
+            }
+        });
+        status.collect()
     }
 
     fn name_of(&self, store: usize) -> String {

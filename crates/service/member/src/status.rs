@@ -23,6 +23,9 @@ pub struct Status {
     pub pool: PoolStatus,
     /// The server.
     pub server: ServerStatus,
+    /// The stores of the pool.
+    #[serde(default)]
+    pub stores: Vec<StoreStatus>,
     /// Number of open connections.
     pub connections: usize,
     /// The connections by phase, and by the place of the state with which another member would go on.
@@ -64,6 +67,28 @@ pub struct ServerStatus {
     pub incarnation: u32,
 }
 
+/// A store of the pool, as a member sees the store.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StoreStatus {
+    /// The URL, without a password.
+    pub store: String,
+    /// Whether the store answers.
+    pub answers: bool,
+    /// Operations since the start of the member.
+    pub operations: Vec<OperationStatus>,
+}
+
+/// Operations of one kind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OperationStatus {
+    /// `put`, `get`, `scan`, `delete`, `renew`, `add_member`, `members` or `probe`.
+    pub operation: String,
+    /// Numbers by outcome: `ok`, `missing`, or the kind of failure.
+    pub outcomes: BTreeMap<String, u64>,
+    /// Time to the answer. Operations without an answer are left out.
+    pub answers_s: Histogram,
+}
+
 /// Connections with the same phase and the same place of their state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowCount {
@@ -81,6 +106,8 @@ pub struct FlowCount {
 pub enum FlowPhase {
     /// No request is under way.
     Idle,
+    /// The connection is not protected, and its requests are not read.
+    Unread,
     /// The server has a request, and has sent nothing so far.
     Asked,
     /// A response is under way.
@@ -144,8 +171,9 @@ pub struct Totals {
 
 impl FlowPhase {
     /// All phases.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Idle,
+        Self::Unread,
         Self::Asked,
         Self::Body,
         Self::Reviving,
@@ -157,6 +185,7 @@ impl FlowPhase {
     pub const fn word(self) -> &'static str {
         match self {
             Self::Idle => "idle",
+            Self::Unread => "unread",
             Self::Asked => "asked",
             Self::Body => "body",
             Self::Reviving => "reviving",
@@ -234,6 +263,9 @@ impl fmt::Display for Status {
         writeln!(f, "{}: {} on {addresses}", self.member, self.stage)?;
         writeln!(f, "  pool         {}", self.pool)?;
         writeln!(f, "  server       {}", self.server)?;
+        for store in &self.stores {
+            writeln!(f, "  store        {store}")?;
+        }
         let held = self.count(|flow| flow.held_by == HeldBy::Client);
         write!(f, "  connections  {} open", self.connections)?;
         if self.connections > 0 {
@@ -301,6 +333,27 @@ impl fmt::Display for ServerStatus {
             None => write!(f, "not running")?,
         }
         write!(f, ", incarnation {}", self.incarnation)
+    }
+}
+
+impl fmt::Display for StoreStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = if self.answers {
+            "answers"
+        } else {
+            "DOES NOT ANSWER"
+        };
+        write!(f, "{} {word}", self.store)?;
+        let puts = self.operations.iter().find(|it| it.operation == "put");
+        let outcomes = puts.map(|puts| puts.outcomes.clone()).unwrap_or_default();
+        let written = outcomes.get("ok").copied().unwrap_or_default();
+        write!(f, ", records: {written} written")?;
+        let failed = outcomes.into_iter().filter(|(outcome, _)| outcome != "ok");
+        let failed: BTreeMap<String, u64> = failed.collect();
+        match failed.is_empty() {
+            true => Ok(()),
+            false => write!(f, ", NOT WRITTEN: {}", listed(&failed)),
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use super::{Member, Membership};
 use crate::{
     clock,
     error::MemberError,
+    records::Records,
     revivals::Revivals,
     status::{
         ConnectionStatus, FlowCount, FlowPhase, HeldBy, PoolStatus, ServerStatus, Status, Totals,
@@ -70,6 +71,7 @@ impl Member {
                 incarnation,
             },
             pool,
+            stores: { self.records.as_ref() }.map_or_else(Vec::new, Records::status),
             connections: flows.len(),
             flows: counts.into_iter().map(flow_count).collect(),
             unprotected_by,
@@ -121,6 +123,7 @@ fn phase(flow: &Flow, incarnation: u32) -> FlowPhase {
     match (flow.mode, flow.turn.phase) {
         (Mode::Reviving, _) => FlowPhase::Reviving,
         _ if flow.incarnation != incarnation => FlowPhase::Orphaned,
+        (_, Phase::Idle) if flow.unprotected.is_some() => FlowPhase::Unread,
         (_, Phase::Idle) => FlowPhase::Idle,
         (_, Phase::Asked) => FlowPhase::Asked,
         (_, Phase::Body) => FlowPhase::Body,

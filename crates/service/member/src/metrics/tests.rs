@@ -16,6 +16,9 @@ fn numbers_have_their_labels() {
         r#"outlive_objects_revival_seconds_count{member="web1"} 1"#,
         r#"outlive_objects_forwarded_total{member="web1"} 1"#,
         r#"outlive_objects_forged_total{member="web1"} 5"#,
+        r#"outlive_objects_store_up{member="web1",store="redis://10.0.0.8:6379"} 0"#,
+        r#"outlive_objects_store_operations_total{member="web1",store="redis://10.0.0.8:6379",operation="put",outcome="timed_out"} 3"#,
+        r#"outlive_objects_store_seconds_count{member="web1",store="redis://10.0.0.9:6379",operation="put"} 1"#,
         r#"outlive_objects_parked_total{member="web1"} 4"#,
         r#"outlive_objects_events_total{member="web1",kind="refused"} 1"#,
     ] {

@@ -43,6 +43,7 @@ pub(crate) fn example() -> Status {
             pid: Some(4711),
             incarnation: 2,
         },
+        stores: vec![store(true), store(false)],
         connections: 6,
         flows: vec![
             flow(FlowPhase::Idle, HeldBy::Client, 2),
@@ -53,6 +54,27 @@ pub(crate) fn example() -> Status {
         totals,
         counters: [("forged".to_owned(), 5), ("parked".to_owned(), 4)].into(),
         list: Vec::new(),
+    }
+}
+
+fn store(answers: bool) -> StoreStatus {
+    let mut answers_s = Histogram::default();
+    answers_s.observe(0.000_2);
+    let failures = (!answers).then(|| ("timed_out".to_owned(), 3));
+    StoreStatus {
+        store: match answers {
+            true => "redis://10.0.0.9:6379".into(),
+            false => "redis://10.0.0.8:6379".into(),
+        },
+        answers,
+        operations: vec![OperationStatus {
+            operation: "put".into(),
+            outcomes: [("ok".to_owned(), 40)]
+                .into_iter()
+                .chain(failures)
+                .collect(),
+            answers_s,
+        }],
     }
 }
 
@@ -80,6 +102,8 @@ fn status_in_words_has_reasons() {
 web1: serving on 10.0.0.10:80
   pool         balancer 10.0.0.1:7700, epoch 7, members: 3, lease for 180 ms more
   server       process 4711, incarnation 2
+  store        redis://10.0.0.9:6379 answers, records: 40 written
+  store        redis://10.0.0.8:6379 DOES NOT ANSWER, records: 40 written, NOT WRITTEN: 3 timed_out
   connections  6 open: 3 held by their clients, 3 NOT PROTECTED (2 chunked, 1 no_timestamps)
                2 idle, 4 body
   since start  1 revived, 1 refused (1 version), 1 forwarded
