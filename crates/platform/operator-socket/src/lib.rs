@@ -21,7 +21,7 @@ use std::{
     path::PathBuf,
 };
 
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 
 use events::EventBuffer;
@@ -159,6 +159,11 @@ impl OperatorSocket {
     }
 
     fn accept(&mut self) {
+        // A call of accept(2) makes a socket before it finds that nobody waits.
+        let mut waiting = [PollFd::new(&self.listener, PollFlags::IN)];
+        if !poll(&mut waiting, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+            return;
+        }
         while let Ok((stream, _)) = self.listener.accept() {
             if self.clients.len() < CLIENT_COUNT_MAX && stream.set_nonblocking(true).is_ok() {
                 self.clients.push(Client::new(stream));
