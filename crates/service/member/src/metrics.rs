@@ -275,7 +275,7 @@ const COUNTERS: [(&str, &str); 23] = [
     ),
     (
         "strays_dropped",
-        "Segments of unknown connections that were dropped: more than the kernel resets",
+        "Segments of unknown connections that were dropped: more than the kernel resets, or the member looks at",
     ),
 ];
 

@@ -33,8 +33,8 @@ use super::packet::{
 use super::request::{is_overdue, last_ack, on_client_payload, on_repeated_request};
 use super::turned::make_ack;
 use super::{
-    CopyKind, Counter, Event, MARK_COUNT, MARK_QUEUED, MARK_SERVER_SPACE, Plane, STRAYS_MAX,
-    Shared, StoreKind, Verdict, advance,
+    CopyKind, Counter, Event, Life, MARK_COUNT, MARK_QUEUED, MARK_SERVER_SPACE, Plane, STRAYS_MAX,
+    Shared, StoreKind, UNPROVEN_MAX, Verdict, advance,
 };
 use crate::flow::{Flow, Mode, Phase, RELEASED_MAX, ResponseEnd, Unprotected};
 use crate::key::PoolKey;
@@ -354,35 +354,44 @@ fn ingress_unknown(
     }
     let is_quiescent = shared.is_quiescent(now);
     let echo = find_options(&segment.header).tsecr(&segment.header);
-    if let Some(echo) = echo.filter(|_| segment.has(Flags::ACK)) {
-        let judged = judge_echo(shared, &key, echo, segment.seq);
-        if judged == Echo::Known || (judged == Echo::Weak && is_quiescent) {
-            shared.count(Counter::Unknown);
-            shared.copy(key, CopyKind::Unknown, packet, segment);
-            return Verdict::Drop;
-        }
-        if judged == Echo::Forged {
-            shared.count(Counter::Forged);
-        }
-    }
-    // The numbers in the record of the store tell whether the client is right.
+    // The numbers in the record of the store tell whether a client without timestamps is right.
     let has_index = shared.life.store == StoreKind::Indexed;
-    if is_quiescent && has_index && echo.is_none() && segment.has(Flags::ACK) {
-        shared.count(Counter::Unknown);
-        shared.copy(key, CopyKind::Unknown, packet, segment);
+    let mut is_unproven = echo.is_none() && has_index && segment.has(Flags::ACK);
+    if let Some(echo) = echo.filter(|_| segment.has(Flags::ACK)) {
+        match judge_echo(shared, &key, echo, segment.seq) {
+            Echo::Known => return copy_unknown(shared, key, packet, segment),
+            Echo::Weak => is_unproven = true,
+            Echo::Forged => shared.count(Counter::Forged),
+        }
+    }
+    if is_quiescent && is_unproven {
+        if take_place(shared, |life| &mut life.unproven, UNPROVEN_MAX) {
+            return copy_unknown(shared, key, packet, segment);
+        }
         return Verdict::Drop;
     }
-    if is_quiescent {
+    if is_quiescent || !take_place(shared, |life| &mut life.strays, STRAYS_MAX) {
         return Verdict::Drop;
     }
-    // The kernel answers each with a RST. The client of a connection that is gone sends again.
-    if shared.life.strays >= STRAYS_MAX {
-        shared.count(Counter::StraysDropped);
-        return Verdict::Drop;
-    }
-    shared.life.strays += 1;
     shared.count(Counter::Stray);
     Verdict::Next
+}
+
+fn copy_unknown(shared: &mut Shared, key: FlowKey, packet: &Packet, segment: &Segment) -> Verdict {
+    shared.count(Counter::Unknown);
+    shared.copy(key, CopyKind::Unknown, packet, segment);
+    Verdict::Drop
+}
+
+/// Whether there is room in the budget of this round. The client of a segment that is dropped sends again.
+fn take_place(shared: &mut Shared, of: fn(&mut Life) -> &mut u16, max: u16) -> bool {
+    let taken = of(&mut shared.life);
+    let has_room = *taken < max;
+    *taken += u16::from(has_room);
+    if !has_room {
+        shared.count(Counter::StraysDropped);
+    }
+    has_room
 }
 
 /// An agreed state is of the number at which the next request begins. Before that number a keep-alive lies, and behind,

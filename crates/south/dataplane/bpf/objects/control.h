@@ -52,6 +52,7 @@ int member_control(struct member_control *c)
 		break;
 	case MEMBER_STRAY_ROUND:
 		m->strays = 0;
+		m->unproven = 0;
 		break;
 	default:
 		c->result = -EINVAL;

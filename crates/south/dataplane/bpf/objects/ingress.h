@@ -25,8 +25,9 @@
  *     echo a member has written
  *   segment without timestamps of an unknown    -> user space, while the pool is in quiescence: a record may tell more
  *     connection, with a store
- *   any other segment of an unknown connection  -> the kernel, which resets it; too many of these, and all while the pool
- *                                                  is in quiescence: dropped
+ *   any other segment of an unknown connection  -> the kernel, which resets it; while the pool is in quiescence: dropped
+ *   more such segments in a round than          -> dropped
+ *     user space or the kernel gets
  */
 #pragma once
 
@@ -386,37 +387,46 @@ static __always_inline int forward(struct __sk_buff *skb, const struct member *m
 	return bpf_redirect_neigh(skb->ifindex, &next, sizeof(next), 0);
 }
 
+/* Is there room in the budget of this round? Two processors may each take the last place. */
+static __always_inline bool take_place(__u16 *taken, __u16 most)
+{
+	if (*taken >= most) {
+		count(OBJECTS_STRAYS_DROPPED);
+		return false;
+	}
+	*taken += 1;
+	return true;
+}
+
+static __always_inline int copy_unknown(struct __sk_buff *skb, const struct flow_key *key, const struct packet *p)
+{
+	count(OBJECTS_UNKNOWN);
+	copy_segment(skb, key, p->ip_len, COPY_UNKNOWN);
+	return TCX_DROP;
+}
+
 static __always_inline int ingress_unknown(struct __sk_buff *skb, struct member *m, struct object_scratch *s,
 					   const struct flow_key *key, const struct packet *p)
 {
 	if (p->flags & TCP_RST)
 		return TCX_DROP;
 	struct options o = find_options(&s->header, p, false);
-	bool changed = in_quiescence(m);
+	bool changed = in_quiescence(m), is_unproven = false;
 	if (o.timestamps && (p->flags & TCP_ACK)) {
 		enum echo_verdict verdict = judge_echo(s, m, key, option_tsecr(s->header.tcp, &o), p->seq);
-		if (verdict == ECHO_AGREED || verdict == ECHO_BARE || verdict == ECHO_STORED || (verdict == ECHO_WEAK && changed)) {
-			count(OBJECTS_UNKNOWN);
-			copy_segment(skb, key, p->ip_len, COPY_UNKNOWN);
-			return TCX_DROP;
-		}
+		if (verdict == ECHO_AGREED || verdict == ECHO_BARE || verdict == ECHO_STORED)
+			return copy_unknown(skb, key, p);
+		is_unproven = verdict == ECHO_WEAK;
 		if (verdict == ECHO_FORGED)
 			count(OBJECTS_FORGED);
 	}
 	/* The numbers in the record of the store tell whether the client is right. */
-	if (changed && !o.timestamps && (p->flags & TCP_ACK) && m->store == STORE_INDEXED) {
-		count(OBJECTS_UNKNOWN);
-		copy_segment(skb, key, p->ip_len, COPY_UNKNOWN);
+	if (!o.timestamps && (p->flags & TCP_ACK) && m->store == STORE_INDEXED)
+		is_unproven = true;
+	if (changed && is_unproven)
+		return take_place(&m->unproven, UNPROVEN_MOST) ? copy_unknown(skb, key, p) : TCX_DROP;
+	if (changed || !take_place(&m->strays, STRAYS_MOST))
 		return TCX_DROP;
-	}
-	if (changed)
-		return TCX_DROP;
-	/* Two processors may each take the last one. */
-	if (m->strays >= STRAYS_MOST) {
-		count(OBJECTS_STRAYS_DROPPED);
-		return TCX_DROP;
-	}
-	m->strays++;
 	count(OBJECTS_STRAY);
 	return TCX_NEXT;
 }

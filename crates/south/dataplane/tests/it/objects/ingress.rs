@@ -174,6 +174,24 @@ fn segments_of_no_connection_are_limited_in_a_round() {
     });
 }
 
+/// The bits of a download prove too little.
+#[test]
+fn unproven_segments_in_quiescence_are_limited_in_a_round() {
+    alone(|mut lab| {
+        lab.quiescence(true);
+        let (weak, known) = (1 << 24, 9 << 26 | agreed_value(&lab, POOL_KEY));
+        for _ in 0..513 {
+            assert_eq!(lab.client(strange(&lab, weak)).verdict, Verdict::Drop);
+        }
+        assert_eq!(lab.counted(Counter::Unknown), 512);
+        assert_eq!(lab.client(strange(&lab, known)).verdict, Verdict::Drop);
+        lab.next_stray_round();
+        assert_eq!(lab.client(strange(&lab, weak)).verdict, Verdict::Drop);
+        assert_eq!(lab.copies().len(), 514);
+        assert_eq!(lab.counted(Counter::StraysDropped), 1);
+    });
+}
+
 /// The echo is of the number at which the next request begins: a keep-alive, the request, and the rest of the request
 /// fit. A later request does not.
 #[test]
