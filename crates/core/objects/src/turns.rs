@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn response_whose_timestamps_tell_all_is_not_written_at_once() {
+    fn response_that_timestamps_describe_is_not_written_at_once() {
         let long_field = format!("X-Long: {}\r\n", "a".repeat(3000));
         let long_head = format!("Content-Length: 9\r\n{long_field}");
         let inputs = format!("Content-Length: 9\r\n{INPUTS_FIELD}: a\r\n");

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn later_request_replaces_the_turn_before() {
+    fn later_request_replaces_both_copies() {
         use CopyKind::{Request, Response};
         let some = |bytes: &[u8]| Some(bytes.to_vec());
         assert_eq!(newest(&[(Response, b"r0")]), [None, some(b"r0")]);

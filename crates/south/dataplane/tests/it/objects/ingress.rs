@@ -154,8 +154,8 @@ fn unknown_segment_with_another_echo_is_reset_or_dropped() {
     });
 }
 
-/// A flood is not answered. A segment of the pool is looked at all the same, and a client that repeats its segment later
-/// is reset.
+/// A flood is not answered. A segment of the pool is looked at all the same, and a client that repeats its segment
+/// later is reset.
 #[test]
 fn segments_of_no_connection_are_limited_in_a_round() {
     alone(|mut lab| {
