@@ -5,6 +5,7 @@ use std::{os::fd::AsFd, os::unix::net::UnixStream, path::Path};
 use balance::{BalanceConfig, BalanceError, Balancer, Delivery, Event, Fault, Status};
 use channel::KeyRing;
 use operator_socket::EventRecord;
+use recovery::Count;
 use serde::Serialize;
 use serve::{JSON_VERSION, Priority};
 use signal_hook::{
@@ -130,8 +131,8 @@ pub(crate) fn clean(arguments: &Clean, name: &str) -> Outcome {
                 false => "no programs were attached",
             };
             line(&format!(
-                "{name}: {programs}, {} addresses taken down",
-                cleaned.addresses
+                "{name}: {programs}, {} taken down",
+                Count(cleaned.addresses, "address")
             ));
             Outcome::Done
         }

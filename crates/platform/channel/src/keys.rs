@@ -133,6 +133,18 @@ impl Key {
     }
 }
 
+/// A file that is there must not be replaced: the other hosts have its keys.
+fn advice(path: &Path, error: &io::Error) -> String {
+    let path = path.display();
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "run as root, or as the owner of the file".to_owned(),
+        io::ErrorKind::NotFound => format!(
+            "copy the file of the other hosts, or create the first with `outlive key > {path}; chmod 600 {path}`"
+        ),
+        _ => "look at the file, or copy the file of the other hosts".to_owned(),
+    }
+}
+
 /// Without the secret: a secret must not get into a log.
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -146,9 +158,7 @@ impl fmt::Debug for Key {
 #[derive(Debug, thiserror::Error)]
 pub enum KeyFileError {
     /// The operating system does not let this process read the file.
-    #[error(
-        "key file {path}: {error}; copy the file of the other hosts, or create the first with `outlive key > {path}; chmod 600 {path}`"
-    )]
+    #[error("key file {path}: {error}; {}", advice(path, error))]
     Unreadable {
         /// The file.
         path: PathBuf,

@@ -271,13 +271,23 @@ impl Member {
         let doing = "bring an address of the pool up on lo";
         let device = Addresses::device("lo").doing(doing)?.unwrap_or(1);
         self.addresses.switch_on(device).doing(doing)?;
-        for address in &self.service.addresses {
-            let ip = address.ip();
+        for ip in self.temporary_addresses(device)? {
             self.addresses
                 .hold(ip, device, ADDRESS_LIFETIME)
                 .doing(doing)?;
         }
         Ok(())
+    }
+
+    /// Addresses of the pool that come and go with the member. An address that does not expire is the operator's.
+    fn temporary_addresses(&mut self, device: u32) -> Result<Vec<IpAddr>, MemberError> {
+        let all = { self.addresses.list() }.doing("list the addresses of this host")?;
+        let is_operators = |ip: &IpAddr| {
+            let mut all = all.iter();
+            all.any(|it| it.ip == *ip && it.device == device && it.permanent)
+        };
+        let ours = self.service.addresses.iter().map(SocketAddr::ip);
+        Ok(ours.filter(|ip| !is_operators(ip)).collect())
     }
 
     /// Waits for at most `timeout` or for a question of the operator, and carries everything out that is due.
@@ -736,8 +746,8 @@ impl Member {
         }
         let doing = "take an address of the pool down";
         let device = Addresses::device("lo").doing(doing)?.unwrap_or(1);
-        for address in &self.service.addresses {
-            self.addresses.remove(address.ip(), device).doing(doing)?;
+        for ip in self.temporary_addresses(device)? {
+            self.addresses.remove(ip, device).doing(doing)?;
         }
         self.server.remove()?;
         Ok(self.plane.remove()?)

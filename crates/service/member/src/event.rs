@@ -215,7 +215,11 @@ impl fmt::Display for Event {
                  restart the members, one at a time"
             ),
             Self::Draining { connections } => {
-                write!(f, "stops when {connections} connections have ended")
+                let have = match connections {
+                    1 => "connection has",
+                    _ => "connections have",
+                };
+                write!(f, "stops when {connections} {have} ended")
             }
             Self::Died { exit } => write!(f, "the server has died ({exit}), and is started again"),
             Self::NotListening { addresses } => {
@@ -262,7 +266,9 @@ impl fmt::Display for Event {
                     "dropped {dropped} {segments} of unknown connections: more than this member looks at"
                 )
             }
-            Self::StoreLost { store, reason } => write!(f, "no store at {store}: {reason}"),
+            Self::StoreLost { store, reason } => {
+                write!(f, "the store at {store} does not answer: {reason}")
+            }
             Self::StoreConnected { store } => write!(f, "the store at {store} answers"),
             Self::Unprotected { client, reason, .. } => {
                 write!(f, "the connection of {client} is not protected: {reason}")

@@ -76,7 +76,7 @@ impl Numbers for Status {
 
     fn health(&self) -> Health {
         match self.stage.as_str() {
-            "serving" => Health::Well(format!("{} connections", self.connections)),
+            "serving" => Health::Well(format!("open connections: {}", self.connections)),
             "starting" => Health::Ill("the server does not listen".into()),
             "joining" => Health::Ill("the balancer has not admitted the member".into()),
             stage => Health::Ill(format!("{stage}: the member has no lease")),

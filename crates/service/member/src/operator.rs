@@ -22,6 +22,8 @@ pub(crate) struct Operator {
     name: MemberName,
     socket: OperatorSocket,
     totals: Totals,
+    /// Why the member is not in the pool, as was told.
+    refusal: Option<String>,
     started: Instant,
     _metrics: Option<::metrics::Running>,
 }
@@ -37,6 +39,7 @@ impl Operator {
             name: name.clone(),
             socket: OperatorSocket::bind(socket).doing("make the socket for status")?,
             totals: Totals::default(),
+            refusal: None,
             started: Instant::now(),
             _metrics: metrics,
         })
@@ -47,8 +50,15 @@ impl Operator {
         self.socket.watch(fds);
     }
 
-    /// Counts, keeps and prints an event.
+    /// Counts, keeps and prints an event. A member that is not admitted tries several times a second: each reason is told
+    /// once.
     pub(crate) fn emit(&mut self, event: &Event, tell: Tell<'_>) {
+        match event {
+            Event::NotAdmitted { reason } if self.refusal.as_ref() == Some(reason) => return,
+            Event::NotAdmitted { reason } => self.refusal = Some(reason.clone()),
+            Event::Joined => self.refusal = None,
+            _ => {}
+        }
         self.totals.count(event);
         let record = EventRecord::now(Source::Member(self.name.as_str()), event);
         self.socket.push_event(record.line(), event.is_frequent());

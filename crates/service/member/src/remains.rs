@@ -18,7 +18,7 @@ use rustix::{
     io::Errno,
 };
 use serde::Serialize;
-use supervise::{Addresses, Cgroup, CgroupError, destroy_sockets, host_name, mounts};
+use supervise::{Addresses, Cgroup, CgroupError, HostAddress, destroy_sockets, host_name, mounts};
 
 use crate::error::{MemberError, SystemContext};
 
@@ -142,15 +142,15 @@ impl MemberDirectory {
     fn take_addresses_down(&self) -> Result<usize, MemberError> {
         let doing = "take an address of the pool down";
         let mut addresses = Addresses::open().doing("open a socket for addresses")?;
-        let device = Addresses::device(LOOPBACK.0).doing(doing)?;
+        let device = { Addresses::device(LOOPBACK.0).doing(doing)? }.unwrap_or(LOOPBACK.1);
         let held = addresses.list().doing("list the addresses of this host")?;
         let mut count = 0;
         for address in self.noted_addresses()? {
             let ip = address.ip();
-            if held.iter().any(|held| held.ip == ip) {
-                addresses
-                    .remove(ip, device.unwrap_or(LOOPBACK.1))
-                    .doing(doing)?;
+            // An address that does not expire is the operator's.
+            let is_ours = |it: &HostAddress| it.ip == ip && it.device == device && !it.permanent;
+            if held.iter().any(is_ours) {
+                addresses.remove(ip, device).doing(doing)?;
                 count += 1;
             }
         }

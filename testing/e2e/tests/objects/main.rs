@@ -120,9 +120,15 @@ fn download_survives_death_of_its_server() {
     let pool = Pool::of("objects-kill", 2);
     let download = Download::begin(&pool, pool_addresses()[0]);
     let member = &pool.members[pool.server_of(download.client())];
-    e2e::servers::signal_all(&member.server_pids(), Signal::KILL);
+    let pids = member.server_pids();
+    e2e::servers::signal_all(&pids, Signal::KILL);
     download.finish();
-    member.program.wait_for("died", 1);
+    let died = member.program.wait_for("died", 1);
+    let words = |pid: &lab::Pid| format!("process {} killed by SIGKILL", pid.as_raw_nonzero());
+    assert!(
+        pids.iter().any(|pid| died["exit"] == words(pid)),
+        "{died} of {pids:?}"
+    );
     member.program.wait_for("revived", 1);
     pool.assert_none_refused();
     pool.stop();

@@ -33,6 +33,7 @@ int member_control(struct member_control *c)
 		m->gated = 0;
 		break;
 	case MEMBER_MAIN:
+		m->pid_namespace = own_pid_namespace();
 		m->main_pid = c->argument;
 		break;
 	case MEMBER_STOPPING:
