@@ -245,11 +245,11 @@ impl fmt::Display for Event {
                 match offset {
                     Some(offset) => write!(
                         f,
-                        "goes on with {object} for {client} at byte {offset}, {after:?} after the client's segment"
+                        "goes on with {object} for {client} at byte {offset}; the revival took {after:?}"
                     ),
                     None => write!(
                         f,
-                        "goes on with {object} for {client} from the beginning, {after:?} after the client's segment"
+                        "goes on with {object} for {client} from the beginning; the revival took {after:?}"
                     ),
                 }
             }
