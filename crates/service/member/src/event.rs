@@ -71,7 +71,7 @@ pub enum Event {
         object: Option<String>,
         /// Bytes of the body that the client had; `None`: no response was under way.
         offset: Option<u64>,
-        /// Time since the client's segment, µs.
+        /// Time since the other members and the store have answered, µs.
         after_us: u64,
     },
     /// Another member serves a connection whose segments come here.
@@ -221,7 +221,16 @@ impl fmt::Display for Event {
                 };
                 write!(f, "stops when {connections} {have} ended")
             }
-            Self::Died { exit } => write!(f, "the server has died ({exit}), and is started again"),
+            Self::Died { exit } => {
+                let hint = match exit.ends_with("status 0") {
+                    true => ": does the command stay in the foreground?",
+                    false => "",
+                };
+                write!(
+                    f,
+                    "the server has died ({exit}), and is started again{hint}"
+                )
+            }
             Self::NotListening { addresses } => {
                 let addresses: Vec<String> = addresses.iter().map(ToString::to_string).collect();
                 write!(

@@ -163,7 +163,7 @@ pub struct Totals {
     /// Segments of unknown connections that were too many to be looked at.
     #[serde(default)]
     pub over_budget: u64,
-    /// Time from the client's segment to the end of a revival.
+    /// Duration of a revival, from the answers of the other members and of the store on.
     pub revivals_s: Histogram,
     /// Events by kind.
     pub events: BTreeMap<String, u64>,
