@@ -207,6 +207,10 @@ fn print(status: &Status) {
         }
     };
     line(&format!("  forwarded by {forward}"));
+    line(&match status.stores {
+        0 => "  no store (--store)".to_owned(),
+        stores => format!("  records of connections in {}", Count(stores, "store")),
+    });
     if let Some(register) = &status.register {
         let own = match status.grants {
             true => "this balancer among them",

@@ -35,6 +35,9 @@ pub struct Status {
     pub hash: String,
     /// Epoch of the table.
     pub epoch: u64,
+    /// Number of stores with the records of connections.
+    #[serde(default)]
+    pub stores: usize,
     /// Where several balancers keep the table. `None`: the pool has one balancer.
     #[serde(default)]
     pub register: Option<String>,

@@ -27,6 +27,7 @@ fn snapshot(names: &[&str]) -> Snapshot {
             register_failure: None,
             balancers: 2,
             grants: true,
+            stores: 1,
             lease_ms: [25, 250],
             members: names.iter().map(member).collect(),
             counts: PacketCounts {

@@ -194,6 +194,7 @@ fn status(
         listen,
         hash: hash.to_owned(),
         epoch: table.epoch,
+        stores: config.store.as_ref().map_or(0, |store| store.urls.len()),
         register: monitor.register_ref().name(),
         register_failure: monitor.register_ref().failure(),
         balancers: table.granters.len(),
