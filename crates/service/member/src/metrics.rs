@@ -147,7 +147,8 @@ impl Status {
         });
         let help = "Connections of dead servers that were reset, by reason";
         to.counters("outlive_objects_refused", Unit::None, help, refused)?;
-        let help = "Duration of a revival, from the answers of the other members and of the store on";
+        let help =
+            "Duration of a revival, from the answers of the other members and of the store on";
         to.histogram("outlive_objects_revival", help, &totals.revivals_s)?;
         let help = "Connections whose segments went to the member that serves the connection";
         let forwarded = totals.forwarded;

@@ -2,14 +2,16 @@
 //!
 //! | store | name of a record | names of members |
 //! |---|---|---|
-//! | Valkey, Redis | hash `o:{service}:{member}`, field `{client}>{server}` | set `m:{service}:{period}` |
-//! | memcached | `o:{service}:{member}:{client}>{server}` | value `m:{service}:{period}` |
+//! | Valkey, Redis | hash `o:{service}:{member}`, field `{client}>{server}` | set `m:{service}:{pool}:{period}` |
+//! | memcached | `o:{service}:{member}:{client}>{server}` | value `m:{service}:{pool}:{period}` |
 //!
 //! The hash is the index of a member's records. memcached takes names of 250 bytes; the longest name has 165 bytes.
 //!
 //! A member that boots after the death of another member has not heard of that name: each member adds its name to the
 //! list of members. The list is in the store: whoever reaches the records of a dead member reaches the list, too, and a
-//! balancer that was started anew need not remember. A list is of a period, so that old names expire in any store.
+//! balancer that was started anew need not remember. A list is of a period, so that old names expire in any store. Its
+//! name is hashed under the key of the pool, too: the records of a pool that was at the same address before are not
+//! readable, and a look-up in these would never end well.
 
 use alloc::string::{String, ToString as _};
 use core::fmt;
@@ -21,6 +23,7 @@ use wire::FlowKey;
 use crate::key::PoolKey;
 
 const MEMBER_LABEL: &[u8] = b"outlive store member 1";
+const LIST_LABEL: &[u8] = b"outlive store members 1";
 /// As long as a record lives without a renewal, seconds.
 const PERIOD_SECONDS: u64 = 2 * 3600;
 
@@ -32,8 +35,7 @@ impl MemberHash {
     /// The hash of a name.
     #[must_use]
     pub fn of(name: &str, key: &PoolKey) -> Self {
-        let [a, b, c, d, e, f, g, h, ..] = key.derive(MEMBER_LABEL, name.as_bytes());
-        Self(u64::from_le_bytes([a, b, c, d, e, f, g, h]))
+        Self(keyed(key, MEMBER_LABEL, name.as_bytes()))
     }
 
     /// The hash of these digits. `None`: not written by [`fmt::Display`].
@@ -80,35 +82,43 @@ impl fmt::Display for HashName {
     }
 }
 
+fn keyed(key: &PoolKey, label: &[u8], context: &[u8]) -> u64 {
+    let [a, b, c, d, e, f, g, h, ..] = key.derive(label, context);
+    u64::from_le_bytes([a, b, c, d, e, f, g, h])
+}
+
 /// Name of the list of members that were in the pool in a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberList {
     service: SocketAddr,
+    /// Of the key of the pool.
+    pool: u64,
     period: u64,
 }
 
 impl MemberList {
     /// The list of now. `unix`: time since the Unix epoch.
     #[must_use]
-    pub fn at(service: SocketAddr, unix: Duration) -> Self {
-        let service = SocketAddr::new(service.ip().to_canonical(), service.port());
-        let period = unix.as_secs() / PERIOD_SECONDS;
-        Self { service, period }
+    pub fn at(service: SocketAddr, key: &PoolKey, unix: Duration) -> Self {
+        Self {
+            service: SocketAddr::new(service.ip().to_canonical(), service.port()),
+            pool: keyed(key, LIST_LABEL, &[]),
+            period: unix.as_secs() / PERIOD_SECONDS,
+        }
     }
 
     /// The lists with the members whose records may be in the store: clocks of hosts differ.
     #[must_use]
     pub const fn around(self) -> [Self; 3] {
-        let Self { service, period } = self;
         [
             Self {
-                service,
-                period: period.saturating_sub(1),
+                period: self.period.saturating_sub(1),
+                ..self
             },
             self,
             Self {
-                service,
-                period: period + 1,
+                period: self.period + 1,
+                ..self
             },
         ]
     }
@@ -116,7 +126,7 @@ impl MemberList {
 
 impl fmt::Display for MemberList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "m:{}:{}", self.service, self.period)
+        write!(f, "m:{}:{:016x}:{}", self.service, self.pool, self.period)
     }
 }
 

@@ -171,7 +171,7 @@ impl Names {
     /// The list to which the own name is to be added now.
     pub(super) fn due_addition(&mut self, Moment { now, unix }: Moment) -> Option<MemberList> {
         self.adds_at.take_if(|at| *at <= now)?;
-        Some(MemberList::at(self.service, unix))
+        Some(MemberList::at(self.service, &self.key, unix))
     }
 
     /// The lists that are to be read now, and the number of the look.
@@ -184,7 +184,10 @@ impl Names {
         };
         at.take_if(|at| *at <= now)?;
         self.looks += 1;
-        Some((self.looks, MemberList::at(self.service, unix).around()))
+        Some((
+            self.looks,
+            MemberList::at(self.service, &self.key, unix).around(),
+        ))
     }
 
     const fn reads_at(&self) -> Option<Duration> {

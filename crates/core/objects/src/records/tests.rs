@@ -174,9 +174,19 @@ fn records(shelf: &Shelf) -> Records<Memory> {
 }
 
 fn records_of(member: &str, shelf: &Shelf, lists: &Lists, has_index: bool) -> Records<Memory> {
+    records_under(POOL, member, shelf, lists, has_index)
+}
+
+fn records_under(
+    key: PoolKey,
+    member: &str,
+    shelf: &Shelf,
+    lists: &Lists,
+    has_index: bool,
+) -> Records<Memory> {
     let settings = Settings {
         service: service(),
-        key: POOL,
+        key,
         delay: Duration::from_millis(5),
         acks: StoreAcks::First,
         has_index,
@@ -332,6 +342,34 @@ fn record_of_member_that_died_before_the_boot_is_found() {
         let records: Vec<_> = found.into_iter().map(|it| it.record).collect();
         assert_eq!(records, [Ok(record(22))]);
     }
+}
+
+/// The pool before had another key. Nobody can read its records, which are there until they expire.
+#[test]
+fn records_of_the_pool_before_are_not_looked_up() {
+    let before = PoolKey([9; 16]);
+    let old = HashName::new(service(), MemberHash::of("web2", &before));
+    let old = StoreKey::new(old, key());
+    let sealed = record(22).seal(&RecordKey::of(&before), &old, [0; NONCE_LEN]);
+    let (shelf, lists) = (shelf("web3", &record(33)), Lists::default());
+    shelf.borrow_mut().insert(old, sealed.unwrap());
+    for (pool, member) in [(before, "web2"), (POOL, "web3")] {
+        let mut dead = records_under(pool, member, &shelf, &lists, true);
+        dead.begin_membership(22);
+        calls(&mut dead, at(0), true);
+    }
+    let mut records = records_of("web1", &shelf, &lists, true);
+    records.begin_membership(1);
+    records.set_members([(1, "web1")].into_iter());
+    assert!(records.look_up(copy(), at(1).now).is_none());
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        let life = (SERVER_INCARNATION, at(1));
+        let Ok(more) = records.poll(&mut NoFlows, &Beginnings::default(), life, |_| true);
+        found.extend(more);
+    }
+    let records: Vec<_> = found.into_iter().map(|it| it.record).collect();
+    assert_eq!(records, [Ok(record(33))]);
 }
 
 /// A list that cannot be read may have the name of a record.

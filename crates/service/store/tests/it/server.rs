@@ -340,7 +340,7 @@ pub(crate) fn record(generation: u32) -> Record {
 /// The lists of members of two hours each, of which the second is now.
 pub(crate) fn lists() -> [MemberList; 3] {
     let now = Duration::from_secs(1_800_000_000);
-    MemberList::at(([10, 0, 0, 10], 80).into(), now).around()
+    MemberList::at(([10, 0, 0, 10], 80).into(), &POOL, now).around()
 }
 
 /// Members are in one list, in two lists, twice in a list, or in a list of which nobody asks.
