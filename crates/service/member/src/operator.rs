@@ -50,8 +50,8 @@ impl Operator {
         self.socket.watch(fds);
     }
 
-    /// Counts, keeps and prints an event. A member that is not admitted tries several times a second: each reason is told
-    /// once.
+    /// Counts, keeps and prints an event. A member that is not admitted tries several times a second: each reason is
+    /// told once.
     pub(crate) fn emit(&mut self, event: &Event, tell: Tell<'_>) {
         match event {
             Event::NotAdmitted { reason } if self.refusal.as_ref() == Some(reason) => return,
