@@ -21,8 +21,8 @@ pub(crate) enum Extent {
 }
 
 /// Tests of which each row costs seconds and differs from the other rows by one choice only.
-const MATRICES: &str =
-    "binary_id(=e2e::kill_matrix) | (binary_id(=e2e::takeover) & test(/^matrix::/))";
+const MATRICES: &str = "binary_id(=e2e::kill_matrix) | (binary_id(=e2e::takeover) & test(/^matrix::/)) | \
+    binary_id(=e2e::make_tools)";
 
 /// Tests of servers with state, and of hosts that take over: half of the time of all tests.
 const MANY: &str = "binary_id(=e2e::north) | (binary_id(=e2e::takeover) & not test(/^matrix::/))";
