@@ -67,10 +67,7 @@ const QUEUED_LARGE: u8 = 8;
 /// Segments of unknown connections that the kernel gets in a round of user space, and answers with a RST. A flood costs
 /// no more than these, and is reflected to nobody.
 const STRAYS_MAX: u16 = 64;
-/// The same that user space gets, of which anybody can make as many: such a flood must not fill the ring, which the
-/// segments of revivals need.
-const UNPROVEN_MAX: u16 = 512;
-/// The same, of a segment that begins a turn or a response.
+/// Bytes that a copy of a segment has at most that begins a turn or a response.
 const TURN_COPY_LEN_MAX: usize = 4096;
 
 /// Settings that are fixed before a program is attached.
@@ -296,8 +293,6 @@ struct Life {
     queue_round: u8,
     /// Segments of unknown connections that the kernel got in this round.
     strays: u16,
-    /// The same, that user space got.
-    unproven: u16,
 }
 
 /// Whether the response of this turn is under way, and protected.
@@ -336,7 +331,6 @@ impl Plane {
                     changes: 0,
                     queue_round: 0,
                     strays: 0,
-                    unproven: 0,
                 },
                 counters: BTreeMap::new(),
                 events: VecDeque::new(),
@@ -384,10 +378,9 @@ impl Plane {
         self.shared.life.queue_round = self.shared.life.queue_round.wrapping_add(1);
     }
 
-    /// The kernel and user space get unproven segments of unknown connections again.
+    /// The kernel gets segments of unknown connections again.
     pub const fn next_stray_round(&mut self) {
         self.shared.life.strays = 0;
-        self.shared.life.unproven = 0;
     }
 
     /// The store of the pool.

@@ -184,14 +184,21 @@ impl Turns {
 }
 
 impl Exchange {
-    /// Of a later response the timestamps tell few bytes, and of inputs, chunks and a long head nothing. `is_first`: of
-    /// the connection.
-    fn is_needed_at_once(&self, is_first: bool) -> bool {
+    /// Whether the timestamps tell the whole response, and the client repeats a request of which any member can ask the
+    /// rest: where the last bytes of an object begin is in the record alone.
+    fn is_told(&self, flow: &Flow) -> bool {
+        let is_repeated_whole = self.request.len() <= flow.client.repetition_len_max();
+        flow.turn.number == 0 && is_repeated_whole && !flow.turn.has_range
+    }
+
+    /// Of a later response the timestamps tell few bytes, and of inputs, chunks and a long head nothing. `is_told`: the
+    /// timestamps tell any length. Before the look at the flow nobody knows that.
+    fn is_needed_at_once(&self, is_told: bool) -> bool {
         let is_needed = |head: ResponseHead<'_>| {
             head.len >= usize::from(MAX_HEADER)
                 || head.fields.has(INPUTS_FIELD)
                 || match head.body {
-                    BodyLength::Bytes(len) => len > LATER_LIMIT && !is_first,
+                    BodyLength::Bytes(len) => whole(head.len, len) > LATER_LIMIT && !is_told,
                     BodyLength::Chunked | BodyLength::UntilClose => true,
                 }
         };
@@ -226,9 +233,7 @@ impl Exchange {
         match flow.turn.phase {
             Phase::Idle => Look::Over,
             Phase::Asked => Look::Waits,
-            Phase::Body
-                if now < self.delay_end && !self.is_needed_at_once(flow.turn.number == 0) =>
-            {
+            Phase::Body if now < self.delay_end && !self.is_needed_at_once(self.is_told(flow)) => {
                 Look::Delayed
             }
             Phase::Body => match self.record(flow, writer) {
@@ -320,6 +325,13 @@ impl Exchange {
     }
 }
 
+/// Bytes of head and body.
+fn whole(head_len: usize, body_len: u64) -> u64 {
+    u64::try_from(head_len)
+        .unwrap_or(u64::MAX)
+        .saturating_add(body_len)
+}
+
 #[cfg(test)]
 mod tests {
     use alloc::format;
@@ -347,8 +359,9 @@ mod tests {
         let long_field = format!("X-Long: {}\r\n", "a".repeat(3000));
         let long_head = format!("Content-Length: 9\r\n{long_field}");
         let inputs = format!("Content-Length: 9\r\n{INPUTS_FIELD}: a\r\n");
-        let rows: [(&str, bool, bool); 6] = [
-            ("Content-Length: 24576\r\n", false, false),
+        let rows: [(&str, bool, bool); 7] = [
+            ("Content-Length: 24000\r\n", false, false),
+            ("Content-Length: 24576\r\n", false, true),
             ("Content-Length: 100000\r\n", false, true),
             ("Content-Length: 2000000000\r\n", false, true),
             ("Transfer-Encoding: chunked\r\n", true, true),
@@ -357,7 +370,7 @@ mod tests {
         ];
         for (fields, of_first, of_later) in rows {
             let exchange = exchange(true, fields);
-            let found = [true, false].map(|is_first| exchange.is_needed_at_once(is_first));
+            let found = [true, false].map(|is_told| exchange.is_needed_at_once(is_told));
             assert_eq!(found, [of_first, of_later], "{fields}");
         }
         assert!(exchange(false, "Content-Length: 1\r\n").is_needed_at_once(true));

@@ -332,9 +332,11 @@ impl Member {
         let (copies, events) = (self.rings.copies.as_fd(), self.rings.events.as_fd());
         let queued = self.rings.queued.as_fd();
         let records = self.records.iter().flat_map(Records::fds);
-        let mut fds: Vec<PollFd<'_>> = [self.claiming.as_fd(), copies, events, queued]
+        // The first is of the claims, and the second of the membership, if there is one.
+        let mut fds: Vec<PollFd<'_>> = [self.claiming.as_fd()]
             .into_iter()
             .chain(self.membership.as_fd())
+            .chain([copies, events, queued])
             .chain(records)
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
@@ -347,7 +349,7 @@ impl Member {
         let has_membership = self.membership.as_fd().is_some();
         Ok(Ready {
             claims: is_ready(&fds[0]),
-            view: has_membership && is_ready(&fds[4]),
+            view: has_membership && is_ready(&fds[1]),
         })
     }
 

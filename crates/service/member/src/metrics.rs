@@ -276,7 +276,7 @@ const COUNTERS: [(&str, &str); 23] = [
     ),
     (
         "strays_dropped",
-        "Segments of unknown connections that were dropped: more than the kernel resets, or the member looks at",
+        "Segments of unknown connections that were dropped: more than the kernel resets",
     ),
 ];
 

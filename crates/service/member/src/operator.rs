@@ -51,15 +51,15 @@ impl Operator {
     }
 
     /// Counts, keeps and prints an event. A member that is not admitted tries several times a second: each reason is
-    /// told once.
+    /// told once, and counted each time.
     pub(crate) fn emit(&mut self, event: &Event, tell: Tell<'_>) {
+        self.totals.count(event);
         match event {
             Event::NotAdmitted { reason } if self.refusal.as_ref() == Some(reason) => return,
             Event::NotAdmitted { reason } => self.refusal = Some(reason.clone()),
             Event::Joined => self.refusal = None,
             _ => {}
         }
-        self.totals.count(event);
         let record = EventRecord::now(Source::Member(self.name.as_str()), event);
         self.socket.push_event(record.line(), event.is_frequent());
         tell(&record);

@@ -33,8 +33,8 @@ use super::packet::{
 use super::request::{is_overdue, last_ack, on_client_payload, on_repeated_request};
 use super::turned::make_ack;
 use super::{
-    CopyKind, Counter, Event, Life, MARK_COUNT, MARK_QUEUED, MARK_SERVER_SPACE, Plane, STRAYS_MAX,
-    Shared, StoreKind, UNPROVEN_MAX, Verdict, advance,
+    CopyKind, Counter, Event, MARK_COUNT, MARK_QUEUED, MARK_SERVER_SPACE, Plane, STRAYS_MAX,
+    Shared, StoreKind, Verdict, advance,
 };
 use crate::flow::{Flow, Mode, Phase, RELEASED_MAX, ResponseEnd, Unprotected};
 use crate::key::PoolKey;
@@ -365,12 +365,9 @@ fn ingress_unknown(
         }
     }
     if is_quiescent && is_unproven {
-        if take_place(shared, |life| &mut life.unproven, UNPROVEN_MAX) {
-            return copy_unknown(shared, key, packet, segment);
-        }
-        return Verdict::Drop;
+        return copy_unknown(shared, key, packet, segment);
     }
-    if is_quiescent || !take_place(shared, |life| &mut life.strays, STRAYS_MAX) {
+    if is_quiescent || !take_place(shared) {
         return Verdict::Drop;
     }
     shared.count(Counter::Stray);
@@ -383,11 +380,10 @@ fn copy_unknown(shared: &mut Shared, key: FlowKey, packet: &Packet, segment: &Se
     Verdict::Drop
 }
 
-/// Whether there is room in the budget of this round. The client of a segment that is dropped sends again.
-fn take_place(shared: &mut Shared, of: fn(&mut Life) -> &mut u16, max: u16) -> bool {
-    let taken = of(&mut shared.life);
-    let has_room = *taken < max;
-    *taken += u16::from(has_room);
+/// Whether the kernel may get one more. The client of a segment that is dropped sends again.
+fn take_place(shared: &mut Shared) -> bool {
+    let has_room = shared.life.strays < STRAYS_MAX;
+    shared.life.strays += u16::from(has_room);
     if !has_room {
         shared.count(Counter::StraysDropped);
     }

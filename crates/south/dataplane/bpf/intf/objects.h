@@ -52,8 +52,7 @@ struct member {
 	__u8 takes_chunks;  /* every server sends the same chunks of the same response */
 	__u8 queue_round;   /* grows when user space has taken the bytes that wait: see QUEUED_MOST */
 	__u16 strays;       /* segments of unknown connections that the kernel got in this round: see STRAYS_MOST */
-	__u16 unproven;     /* the same, that user space got: see UNPROVEN_MOST */
-	__u8 pad[2];
+	__u8 pad[4];
 	__u8 address[16];   /* of this member, to which such packets come */
 };
 
@@ -282,9 +281,6 @@ struct object_copy {
 /* Segments of unknown connections that the kernel gets in a round, and answers with a RST. The client of a connection
  * that is gone sends again, and gets its RST then. A flood costs no more than these, and is reflected to nobody. */
 #define STRAYS_MOST 64
-/* The same that user space gets, of which anybody can make as many: such a flood must not fill the ring, which the
- * segments of revivals need. */
-#define UNPROVEN_MOST 512
 
 enum object_counter {
 	OBJECTS_TRANSLATED_IN = 0,
@@ -309,7 +305,7 @@ enum object_counter {
 	OBJECTS_UNWRAPPED,        /* packets that came in UDP, through routers */
 	OBJECTS_MISWRAPPED,       /* dropped: UDP to the port of such packets, and not of this pool */
 	OBJECTS_NOT_WRAPPED,      /* dropped, and not forwarded in UDP: forwarded once before, or too long */
-	OBJECTS_STRAYS_DROPPED,   /* segments of unknown connections, more than the kernel or user space gets in a round */
+	OBJECTS_STRAYS_DROPPED,   /* segments of unknown connections, more than the kernel gets in a round */
 	OBJECTS_COUNTERS,
 };
 
@@ -324,7 +320,7 @@ enum member_op {
 	MEMBER_ACCEPTS = 8,     /* argument: whether connections may begin here */
 	MEMBER_STORE = 9,       /* argument: enum store_kind */
 	MEMBER_QUEUE_ROUND = 10, /* clients may wait with more bytes again */
-	MEMBER_STRAY_ROUND = 11, /* the kernel and user space get unproven segments of unknown connections again */
+	MEMBER_STRAY_ROUND = 11, /* the kernel gets segments of unknown connections again */
 };
 
 /* The store has confirmed the record of a turn, or will never. */

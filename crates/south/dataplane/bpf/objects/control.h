@@ -5,6 +5,7 @@
 #pragma once
 
 #include "../lib/kernel.h"
+#include "../lib/process.h"
 #include "../intf/objects.h"
 #include "state.h"
 
@@ -53,7 +54,6 @@ int member_control(struct member_control *c)
 		break;
 	case MEMBER_STRAY_ROUND:
 		m->strays = 0;
-		m->unproven = 0;
 		break;
 	default:
 		c->result = -EINVAL;

@@ -26,8 +26,8 @@
  *   segment without timestamps of an unknown    -> user space, while the pool is in quiescence: a record may tell more
  *     connection, with a store
  *   any other segment of an unknown connection  -> the kernel, which resets it; while the pool is in quiescence: dropped
- *   more such segments in a round than          -> dropped
- *     user space or the kernel gets
+ *   more such segments in a round than the      -> dropped
+ *     kernel gets
  */
 #pragma once
 
@@ -387,15 +387,25 @@ static __always_inline int forward(struct __sk_buff *skb, const struct member *m
 	return bpf_redirect_neigh(skb->ifindex, &next, sizeof(next), 0);
 }
 
-/* Is there room in the budget of this round? Two processors may each take the last place. */
-static __always_inline bool take_place(__u16 *taken, __u16 most)
+/* May the kernel get one more? Two processors may each take the last place. */
+static __always_inline bool take_place(struct member *m)
 {
-	if (*taken >= most) {
+	if (m->strays >= STRAYS_MOST) {
 		count(OBJECTS_STRAYS_DROPPED);
 		return false;
 	}
-	*taken += 1;
+	m->strays += 1;
 	return true;
+}
+
+/* Anybody can make segments that prove nothing: half of the ring is for the others, and for revivals. User space is fair
+ * to the sources of the segments that it gets (objects::budget). */
+static __always_inline bool has_room_for_unproven(void)
+{
+	bool has_room = bpf_ringbuf_query(&copies, BPF_RB_AVAIL_DATA) < COPIES_BYTES / 2;
+	if (!has_room)
+		count(OBJECTS_COPIES_LOST);
+	return has_room;
 }
 
 static __always_inline int copy_unknown(struct __sk_buff *skb, const struct flow_key *key, const struct packet *p)
@@ -424,8 +434,8 @@ static __always_inline int ingress_unknown(struct __sk_buff *skb, struct member 
 	if (!o.timestamps && (p->flags & TCP_ACK) && m->store == STORE_INDEXED)
 		is_unproven = true;
 	if (changed && is_unproven)
-		return take_place(&m->unproven, UNPROVEN_MOST) ? copy_unknown(skb, key, p) : TCX_DROP;
-	if (changed || !take_place(&m->strays, STRAYS_MOST))
+		return has_room_for_unproven() ? copy_unknown(skb, key, p) : TCX_DROP;
+	if (changed || !take_place(m))
 		return TCX_DROP;
 	count(OBJECTS_STRAY);
 	return TCX_NEXT;

@@ -67,10 +67,12 @@ struct {
 	__type(value, struct next_hop);
 } forwards SEC(".maps");
 
+#define COPIES_BYTES (1 << 23)
+
 /* Segments for user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 23);
+	__uint(max_entries, COPIES_BYTES);
 } copies SEC(".maps");
 
 /* Segments of clients that wait for their turn: user space takes these behind the others, and many fill no room that a

@@ -176,19 +176,15 @@ fn segments_of_no_connection_are_limited_in_a_round() {
 
 /// The bits of a download prove too little.
 #[test]
-fn unproven_segments_in_quiescence_are_limited_in_a_round() {
+fn unproven_segments_leave_half_of_the_ring() {
     alone(|mut lab| {
         lab.quiescence(true);
-        let (weak, known) = (1 << 24, 9 << 26 | agreed_value(&lab, POOL_KEY));
-        for _ in 0..513 {
-            assert_eq!(lab.client(strange(&lab, weak)).verdict, Verdict::Drop);
-        }
-        assert_eq!(lab.counted(Counter::Unknown), 512);
-        assert_eq!(lab.client(strange(&lab, known)).verdict, Verdict::Drop);
-        lab.next_stray_round();
-        assert_eq!(lab.client(strange(&lab, weak)).verdict, Verdict::Drop);
-        assert_eq!(lab.copies().len(), 514);
-        assert_eq!(lab.counted(Counter::StraysDropped), 1);
+        let weak = strange(&lab, 1 << 24);
+        let copied = lab.copied_of(&weak, 4000);
+        assert_eq!(lab.copied_of(&weak, 1), 0);
+        assert!((1000..3000).contains(&copied), "{copied} of 4000");
+        let known = strange(&lab, 9 << 26 | agreed_value(&lab, POOL_KEY));
+        assert_eq!(lab.copied_of(&known, 10), 10);
     });
 }
 

@@ -523,6 +523,24 @@ impl Lab {
         self.ingress(packet)
     }
 
+    /// How many of so many segments the programs copy while user space reads nothing. Without the model, which has no
+    /// ring that is full.
+    pub(super) fn copied_of(&mut self, spec: &Spec, count: u64) -> u64 {
+        let packet = spec.packet(self.key.client(), self.key.server());
+        let lost = |plane: &MemberPlane| {
+            let counters = plane.counters().expect("readable");
+            let lost = counters.iter().find(|(name, _)| *name == "copies_lost");
+            lost.expect("a counter").1
+        };
+        let before = lost(&self.plane);
+        for _ in 0..count {
+            let mut frame = Frame::of(&packet);
+            frame.ifindex = self.interface;
+            frame.run(self.programs[0].as_fd()).expect("it is run");
+        }
+        count - (lost(&self.plane) - before)
+    }
+
     pub(super) fn server(&mut self, spec: Spec) -> Out {
         let packet = spec.packet(self.key.server(), self.key.client());
         self.egress(packet)
