@@ -186,19 +186,19 @@ impl Turns {
 impl Exchange {
     /// Whether the timestamps tell the whole response, and the client repeats a request of which any member can ask the
     /// rest: where the last bytes of an object begin is in the record alone.
-    fn is_told(&self, flow: &Flow) -> bool {
+    fn is_covered(&self, flow: &Flow) -> bool {
         let is_repeated_whole = self.request.len() <= flow.client.repetition_len_max();
         flow.turn.number == 0 && is_repeated_whole && !flow.turn.has_range
     }
 
-    /// Of a later response the timestamps tell few bytes, and of inputs, chunks and a long head nothing. `is_told`: the
-    /// timestamps tell any length. Before the look at the flow nobody knows that.
-    fn is_needed_at_once(&self, is_told: bool) -> bool {
+    /// Of a later response the timestamps tell few bytes, and of inputs, chunks and a long head nothing. `is_covered`:
+    /// the timestamps tell any length. Before the look at the flow nobody knows that.
+    fn is_needed_at_once(&self, is_covered: bool) -> bool {
         let is_needed = |head: ResponseHead<'_>| {
             head.len >= usize::from(MAX_HEADER)
                 || head.fields.has(INPUTS_FIELD)
                 || match head.body {
-                    BodyLength::Bytes(len) => whole(head.len, len) > LATER_LIMIT && !is_told,
+                    BodyLength::Bytes(len) => whole(head.len, len) > LATER_LIMIT && !is_covered,
                     BodyLength::Chunked | BodyLength::UntilClose => true,
                 }
         };
@@ -233,7 +233,9 @@ impl Exchange {
         match flow.turn.phase {
             Phase::Idle => Look::Over,
             Phase::Asked => Look::Waits,
-            Phase::Body if now < self.delay_end && !self.is_needed_at_once(self.is_told(flow)) => {
+            Phase::Body
+                if now < self.delay_end && !self.is_needed_at_once(self.is_covered(flow)) =>
+            {
                 Look::Delayed
             }
             Phase::Body => match self.record(flow, writer) {
@@ -370,7 +372,7 @@ mod tests {
         ];
         for (fields, of_first, of_later) in rows {
             let exchange = exchange(true, fields);
-            let found = [true, false].map(|is_told| exchange.is_needed_at_once(is_told));
+            let found = [true, false].map(|is_covered| exchange.is_needed_at_once(is_covered));
             assert_eq!(found, [of_first, of_later], "{fields}");
         }
         assert!(exchange(false, "Content-Length: 1\r\n").is_needed_at_once(true));
