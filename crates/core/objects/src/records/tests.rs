@@ -328,19 +328,23 @@ fn clients_of_member_that_died_before_the_boot_are_called() {
     }
 }
 
+/// Looks the record of the connection up, and waits for the store.
+fn looked_up(records: &mut Records<Memory>) -> Vec<Result<Record, PositionError>> {
+    assert!(records.look_up(copy(), at(1).now).is_none());
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        let life = (SERVER_INCARNATION, at(1));
+        let Ok(more) = records.poll(&mut NoFlows, &Beginnings::default(), life, |_| true);
+        found.extend(more);
+    }
+    found.into_iter().map(|it| it.record).collect()
+}
+
 #[test]
 fn record_of_member_that_died_before_the_boot_is_found() {
     for has_index in [false, true] {
         let mut records = joined_after_a_death(has_index);
-        assert!(records.look_up(copy(), at(1).now).is_none());
-        let mut found = Vec::new();
-        for _ in 0..3 {
-            let life = (SERVER_INCARNATION, at(1));
-            let Ok(more) = records.poll(&mut NoFlows, &Beginnings::default(), life, |_| true);
-            found.extend(more);
-        }
-        let records: Vec<_> = found.into_iter().map(|it| it.record).collect();
-        assert_eq!(records, [Ok(record(22))]);
+        assert_eq!(looked_up(&mut records), [Ok(record(22))]);
     }
 }
 
@@ -361,15 +365,7 @@ fn records_of_the_pool_before_are_not_looked_up() {
     let mut records = records_of("web1", &shelf, &lists, true);
     records.begin_membership(1);
     records.set_members([(1, "web1")].into_iter());
-    assert!(records.look_up(copy(), at(1).now).is_none());
-    let mut found = Vec::new();
-    for _ in 0..3 {
-        let life = (SERVER_INCARNATION, at(1));
-        let Ok(more) = records.poll(&mut NoFlows, &Beginnings::default(), life, |_| true);
-        found.extend(more);
-    }
-    let records: Vec<_> = found.into_iter().map(|it| it.record).collect();
-    assert_eq!(records, [Ok(record(33))]);
+    assert_eq!(looked_up(&mut records), [Ok(record(33))]);
 }
 
 /// A list that cannot be read may have the name of a record.
