@@ -25,6 +25,8 @@ use crate::revive::{Action, PositionError, Reason, Rejected, Revival, Rules};
 
 /// Most revivals at a time: a client that speaks again later gets the next place.
 const REVIVALS_MAX: usize = 16_384;
+/// A client of a reset connection may have sent more before the RST. A port is not used anew in this time.
+const REJECTION_TIME: Duration = Duration::from_secs(1);
 /// Longer than the longest pause of a client that repeats a request (RFC 6298, 2.5: 120 s in Linux).
 pub(crate) const CLIENT_PAUSE_MAX: Duration = Duration::from_secs(150);
 
@@ -141,6 +143,8 @@ struct Underway {
 pub struct Revivals {
     underway: BTreeMap<FlowKey, Underway>,
     farewells: BTreeMap<FlowKey, Farewell>,
+    /// Connections that were reset a moment ago.
+    rejected: BTreeMap<FlowKey, Duration>,
     /// Lives of servers that are over, and when their last connections are forgotten.
     over: VecDeque<(Duration, u32)>,
     flaws: Flaws,
@@ -200,11 +204,26 @@ impl Revivals {
     }
 
     /// Takes a copy. `record`: of the connection in the store, or why there is none. Returns the end of the revival, if
-    /// it has ended.
+    /// it has ended. Further copies of a connection that was reset are answered with RST, and end nothing.
     ///
     /// # Errors
     /// A call of the programs fails.
     pub fn take<P: Programs>(
+        &mut self,
+        programs: &mut P,
+        rules: &Rules,
+        copy: &SegmentCopy,
+        record: Result<Record, PositionError>,
+        now: Duration,
+    ) -> Result<Option<Ended>, P::Error> {
+        let ended = self.take_copy(programs, rules, copy, record, now)?;
+        let is_first = |ended: &Ended| {
+            ended.refused.is_none() || self.rejected.insert(ended.key, now).is_none()
+        };
+        Ok(ended.filter(is_first))
+    }
+
+    fn take_copy<P: Programs>(
         &mut self,
         programs: &mut P,
         rules: &Rules,
@@ -298,6 +317,8 @@ impl Revivals {
         now: Duration,
     ) -> Result<Vec<Ended>, P::Error> {
         self.forget_silent(programs, now)?;
+        self.rejected
+            .retain(|_, at| now.saturating_sub(*at) < REJECTION_TIME);
         for farewell in self.farewells.values_mut() {
             if let Some(packet) = farewell.on_time(now) {
                 programs.to_client(farewell.interface(), &packet)?;

@@ -126,3 +126,28 @@ fn client_without_record_is_reset_six_times() {
     assert_eq!(programs.to_client.len(), 6);
     assert_eq!(programs.to_client, vec![programs.to_client[0].clone(); 6]);
 }
+
+/// The client repeats a segment before the RST arrives.
+#[test]
+fn connection_is_reset_once_for_several_segments() {
+    let (mut revivals, mut programs) = (Revivals::default(), Empty::default());
+    let missing = Err(PositionError::RecordMissing);
+    let now = Duration::from_secs(1);
+    let mut ended = 0;
+    for _ in 0..3 {
+        let Ok(end) = revivals.take(
+            &mut programs,
+            &rules(),
+            &waiting_client(),
+            missing.clone(),
+            now,
+        );
+        ended += usize::from(end.is_some());
+    }
+    assert_eq!((ended, programs.to_client.len()), (1, 3));
+    // Later the port may be that of another connection.
+    let later = now + REJECTION_TIME;
+    let Ok(_) = revivals.poll(&mut programs, later);
+    let Ok(end) = revivals.take(&mut programs, &rules(), &waiting_client(), missing, later);
+    assert!(end.is_some());
+}
