@@ -36,6 +36,8 @@ done
 packaging/setup.sh fuzz
 mkdir -p "${CARGO_TARGET_DIR:-target}/fuzz"
 work=$(cd "${CARGO_TARGET_DIR:-target}/fuzz" && pwd)
+# The program that makes the seeds runs by hand after a change of a format: it must still compile then.
+(cd fuzz && CARGO_TARGET_DIR=$work exec cargo check --quiet --locked --example seeds)
 host=$(rustc -vV | sed -n 's/^host: //p')
 # The flags of cargo-fuzz, without the sanitizer. Arithmetic that overflows is a finding.
 RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \

@@ -49,6 +49,8 @@ pub(crate) fn records() -> Vec<Vec<u8>> {
             has_timestamps: false,
         },
         turns: vec![],
+        inputs: None,
+        chunks: None,
     };
     let one = Record {
         turns: vec![turn.clone()],
