@@ -4,6 +4,7 @@
 //!
 //! The generated seeds have numbers for names. All other seeds, such as inputs that showed a defect, stay.
 
+mod blast;
 mod logs;
 mod messages;
 mod pool;
@@ -11,6 +12,7 @@ mod store;
 
 use std::{fs, path::Path};
 
+use blast::blast_datagrams;
 use logs::{damaged_logs, entries, log_of_a_logger, one_of_each_kind, segments_of};
 use messages::{
     control_socket, datagrams, frames, north, openings, packets, requests, responses, said,
@@ -41,6 +43,7 @@ fn main() {
     keep("packet", packets());
     keep("mirror_frame", frames());
     keep("link", datagrams());
+    keep("blast", blast_datagrams());
     keep(
         "control",
         with_size(

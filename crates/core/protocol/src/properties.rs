@@ -5,6 +5,7 @@ use core::{cmp::Ordering, fmt::Debug};
 
 use wire::{FlowId, FlowKey};
 
+use crate::blast::{Acknowledgement, PacketHeader};
 use crate::control::{
     Agreed, ControlError, Decoder, MAX_MESSAGE, Message, Opening, Request, Response, encode,
 };
@@ -350,4 +351,21 @@ fn sealed(bytes: &[u8], kind: SegmentKind, key: &LinkKey, keys: &KeySet) {
         after.is_undamaged(&addresses),
         valid == wire::ChecksumState::Valid
     );
+}
+
+/// A datagram that is read as a packet or as an acknowledgement of a bulk transfer is written as the same bytes.
+///
+/// # Panics
+///
+/// If the property does not hold.
+pub fn blast_datagram(bytes: &[u8]) {
+    if let Ok(header) = PacketHeader::decode(bytes) {
+        let out = header.encode(bytes[2]);
+        assert_eq!(out, bytes[..out.len()]);
+    }
+    if let Ok(acknowledgement) = Acknowledgement::decode(bytes) {
+        let mut out = Vec::new();
+        acknowledgement.encode(bytes[2], &mut out);
+        assert_eq!(out, bytes);
+    }
 }
