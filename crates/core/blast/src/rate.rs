@@ -1,0 +1,139 @@
+//! Rate control: how many bytes may be on their way, and how fast packets leave.
+//!
+//! The network's speed is measured: bytes that were delivered, by the time in which they were sent and acknowledged
+//! (Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 2016;
+//! draft-cheng-iccrg-delivery-rate-estimation). Loss alone slows nothing below a share of 5 %.
+
+use core::time::Duration;
+
+mod background;
+mod delivery;
+mod full;
+
+use self::{background::Background, delivery::Delivery, full::Full};
+use crate::Settings;
+
+pub(crate) use self::delivery::Snapshot;
+
+/// How fast a transfer is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// As fast as the network and the receivers allow.
+    Full,
+    /// Yields to other traffic: at most 15 ms of queue in the network (RFC 6817).
+    Background,
+    /// So many bytes in a second, whatever is lost.
+    Fixed(u64),
+}
+
+/// An answer of the receivers to a round.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Delivered {
+    /// Bytes that arrived.
+    pub(crate) bytes: u64,
+    /// Bytes that were lost.
+    pub(crate) lost: u64,
+    /// Of the last packet of the round.
+    pub(crate) snapshot: Snapshot,
+    pub(crate) round_trip: Option<Duration>,
+}
+
+/// A measured delivery.
+#[derive(Debug, Clone, Copy)]
+struct Sample {
+    /// Bytes in a second.
+    rate: u64,
+    is_limited: bool,
+    delivered: Delivered,
+    /// Bytes that had been delivered in all, before and after.
+    total: (u64, u64),
+    in_flight: u64,
+}
+
+/// Decides how fast packets leave.
+#[derive(Debug)]
+pub struct RateControl {
+    delivery: Delivery,
+    model: Model,
+    rate_max: u64,
+    /// Bytes of a blast: less than two blasts under way leave the network idle while an answer is on its way.
+    blast_bytes: u64,
+}
+
+#[derive(Debug)]
+enum Model {
+    Full(Full),
+    Background(Background),
+    Fixed(u64),
+}
+
+impl RateControl {
+    /// Lowest rate: a transfer always goes on.
+    const RATE_MIN: u64 = 10_000;
+
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let round_trip = settings.round_trip.max(Duration::from_micros(50));
+        let packet = u64::from(settings.layout.packet_bytes());
+        Self {
+            delivery: Delivery::default(),
+            model: match settings.policy {
+                Policy::Full => Model::Full(Full::new(round_trip)),
+                Policy::Background => Model::Background(Background::new(packet, round_trip)),
+                Policy::Fixed(rate) => Model::Fixed(rate),
+            },
+            rate_max: settings.rate_max.unwrap_or(u64::MAX),
+            blast_bytes: settings.layout.blast_bytes(),
+        }
+    }
+
+    /// Bytes in a second.
+    pub(crate) fn pacing_rate(&self) -> u64 {
+        let rate = match &self.model {
+            Model::Full(full) => full.pacing_rate(),
+            Model::Background(background) => background.pacing_rate(),
+            Model::Fixed(rate) => *rate,
+        };
+        rate.min(self.rate_max).max(Self::RATE_MIN)
+    }
+
+    /// A round begins while less than these bytes are on their way.
+    pub(crate) fn window(&self) -> u64 {
+        match &self.model {
+            Model::Full(full) => full.window() + 2 * self.blast_bytes,
+            Model::Background(background) => background.window(),
+            Model::Fixed(_) => u64::MAX,
+        }
+    }
+
+    /// Packets of this length that may leave at once: those of a millisecond. A longer burst overflows a short queue in
+    /// the network, however slow packets leave on the average.
+    pub(crate) fn burst(&self, packet_bytes: u32) -> u16 {
+        let packets = self.pacing_rate() / 1000 / u64::from(packet_bytes.max(1));
+        u16::try_from(packets).unwrap_or(u16::MAX).max(1)
+    }
+
+    /// The time that so many bytes take at the present rate.
+    pub(crate) fn time_of(&self, bytes: u64) -> Duration {
+        let ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.pacing_rate());
+        Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
+    }
+
+    /// Packets leave. `is_limited`: data or credit, not the network, limit the transfer.
+    pub(crate) const fn on_sent(
+        &mut self,
+        in_flight: u64,
+        is_limited: bool,
+        now: Duration,
+    ) -> Snapshot {
+        self.delivery.on_sent(in_flight, is_limited, now)
+    }
+
+    pub(crate) fn on_delivered(&mut self, delivered: &Delivered, in_flight: u64, now: Duration) {
+        let sample = self.delivery.on_delivered(*delivered, in_flight, now);
+        match &mut self.model {
+            Model::Full(full) => full.on_sample(&sample, now),
+            Model::Background(background) => background.on_sample(&sample, now),
+            Model::Fixed(_) => {}
+        }
+    }
+}

@@ -1,0 +1,683 @@
+use core::time::Duration;
+use std::collections::{BTreeSet, VecDeque};
+
+use protocol::blast::{Acknowledgement, PacketSet};
+
+use crate::{
+    BlastRanges, Layout, LayoutError, PeerSet, Policy, Protest, RateControl,
+    flaws::Flaws,
+    peer::Peer,
+    rate::Delivered,
+    window::{Blast, Phase, Window},
+};
+
+mod timers;
+
+/// Settings of a [`Sender`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// Sizes.
+    pub layout: Layout,
+    /// How fast.
+    pub policy: Policy,
+    /// Most bytes in a second, if any.
+    pub rate_max: Option<u64>,
+    /// Round trip until the first is measured: that of the control stream.
+    pub round_trip: Duration,
+    /// A receiver is deemed to have failed after this time without an answer.
+    pub peer_timeout: Duration,
+}
+
+/// Packets that the caller sends now. Each has the header of [`Run::blast`] and [`Run::round`]; `asks` concerns the
+/// last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// The blast.
+    pub blast: u32,
+    /// The first packet.
+    pub first: u16,
+    /// Number of packets.
+    pub packets: u16,
+    /// Packets of the blast.
+    pub count: u16,
+    /// The round of the blast.
+    pub round: u16,
+    /// The last packet of the run asks for an acknowledgement.
+    pub asks: bool,
+    /// The receivers.
+    pub to: PeerSet,
+}
+
+/// Datagrams that the caller sends now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transmission {
+    /// Packets.
+    Run(Run),
+    /// A question without a payload, while the receivers take no blast.
+    Probe {
+        /// The blast that the receivers do not take yet.
+        blast: u32,
+        /// Number of the probe.
+        round: u16,
+        /// The receivers.
+        to: PeerSet,
+    },
+}
+
+/// News of a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SenderEvent {
+    /// The receiver has not answered for [`Settings::peer_timeout`], or a packet was repeated 65,535 times.
+    PeerLost(usize),
+    /// The receiver has all data.
+    PeerComplete(usize),
+}
+
+/// The sending end of a transfer.
+///
+/// The caller tells how many bytes are available, sends the packets of [`Self::poll_transmit`], and reports
+/// acknowledgements and the passing of time. Data of blasts below [`Self::released_below`] is no longer needed.
+#[derive(Debug)]
+pub struct Sender {
+    settings: Settings,
+    source: Source,
+    peers: Vec<Peer>,
+    /// Receivers that take part: neither lost nor complete.
+    live: PeerSet,
+    window: Window,
+    schedule: Schedule,
+    rate: RateControl,
+    in_flight: u64,
+    events: VecDeque<SenderEvent>,
+    flaws: Flaws,
+}
+
+/// The data of a transfer, as far as known.
+#[derive(Debug)]
+struct Source {
+    layout: Layout,
+    size: Option<u64>,
+    /// Bytes that can be read.
+    available: u64,
+}
+
+impl Source {
+    /// Bytes of a blast, if all are available.
+    fn len_of(&self, number: u32) -> Option<u64> {
+        let start = self.layout.blast_position(number);
+        let full = self.layout.blast_bytes();
+        let len = self.available.saturating_sub(start).min(full);
+        let is_whole = len == full || self.size == Some(self.available);
+        (len > 0 && is_whole).then_some(len)
+    }
+}
+
+/// The order of transmissions.
+#[derive(Debug, Default)]
+struct Schedule {
+    /// The blast whose round is being sent. A round is sent without an interruption, so the receiver predicts well.
+    current: Option<u32>,
+    /// Blasts with packets to repeat.
+    repairs: BTreeSet<u32>,
+    /// Blasts whose last packet is to be repeated.
+    questions: VecDeque<u32>,
+    /// Rounds whose answer is missing, by the time of the last packet: time, blast, round. Answered rounds are removed
+    /// late.
+    asked: VecDeque<(Duration, u32, u16)>,
+    /// The blast whose last packet is repeated while the receivers are silent.
+    silent: Option<u32>,
+    /// Time of the newest question.
+    newest_question: Duration,
+    /// No packet before this time.
+    paced_until: Duration,
+    probes: u16,
+    /// Probes since the newest packet.
+    probes_in_row: u32,
+    is_probe_due: bool,
+}
+
+impl Schedule {
+    /// Forgets answered rounds at the head of the list.
+    fn forget_answered(&mut self, window: &Window) {
+        while let Some(&(_, number, round)) = self.asked.front() {
+            let blast = window.get(number);
+            if blast.is_some_and(|it| it.phase == Phase::Asked && it.round == round) {
+                return;
+            }
+            self.asked.pop_front();
+        }
+    }
+}
+
+impl Sender {
+    /// A transfer to receivers, each with the first blast that the receiver does not take yet, and the blasts that the
+    /// receiver has already.
+    ///
+    /// # Panics
+    /// If there is no receiver, or more than [`PeerSet::PEERS_MAX`].
+    #[must_use]
+    pub fn new(settings: Settings, receivers: Vec<(u32, BlastRanges)>) -> Self {
+        assert!((1..=PeerSet::PEERS_MAX).contains(&receivers.len()));
+        let live = PeerSet::first(receivers.len());
+        let peer =
+            |(credit, present): (u32, BlastRanges)| Peer::new(credit, present, settings.round_trip);
+        Self {
+            settings,
+            source: Source {
+                layout: settings.layout,
+                size: None,
+                available: 0,
+            },
+            peers: receivers.into_iter().map(peer).collect(),
+            live,
+            window: Window::default(),
+            schedule: Schedule::default(),
+            rate: RateControl::new(&settings),
+            in_flight: 0,
+            events: VecDeque::new(),
+            flaws: Flaws::default(),
+        }
+    }
+
+    /// Plants mistakes.
+    #[cfg(feature = "flaws")]
+    pub const fn plant(&mut self, flaws: Flaws) {
+        self.flaws = flaws;
+    }
+
+    /// The first `available` bytes can be read. A blast is sent when the whole blast is available.
+    ///
+    /// # Errors
+    /// More bytes than blasts have numbers.
+    pub fn extend(&mut self, available: u64) -> Result<(), LayoutError> {
+        self.settings.layout.blasts(available)?;
+        self.source.available = self.source.available.max(available);
+        Ok(())
+    }
+
+    /// The transfer has `size` bytes, and all are available.
+    ///
+    /// # Errors
+    /// More bytes than blasts have numbers.
+    pub fn finish(&mut self, size: u64) -> Result<(), LayoutError> {
+        self.extend(size)?;
+        self.source.size = Some(size);
+        self.settle_window();
+        Ok(())
+    }
+
+    /// All blasts below this number are at all live receivers.
+    #[must_use]
+    pub const fn released_below(&self) -> u32 {
+        self.window.base()
+    }
+
+    /// Each receiver has all data, or is lost.
+    #[must_use]
+    pub const fn is_over(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    /// Bytes that may be on their way.
+    #[must_use]
+    pub const fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// Bytes in a second, as paced now.
+    #[must_use]
+    pub fn pacing_rate(&self) -> u64 {
+        self.rate.pacing_rate()
+    }
+
+    /// The next news.
+    pub fn poll_event(&mut self) -> Option<SenderEvent> {
+        self.events.pop_front()
+    }
+
+    /// The next datagrams to send: at most `packets_max` packets, and nothing before [`Self::timeout`].
+    pub fn poll_transmit(&mut self, now: Duration, packets_max: u16) -> Option<Transmission> {
+        if let Some(probe) = self.probe(now) {
+            return Some(probe);
+        }
+        while let Some(number) = self.schedule.questions.pop_front() {
+            if let Some(run) = self.question(number, now) {
+                return Some(Transmission::Run(run));
+            }
+        }
+        if self.is_silent() && self.flaws.waits_in_silence() || now < self.schedule.paced_until {
+            return None;
+        }
+        let number = match self.schedule.current {
+            Some(number) => number,
+            None => self.next_round()?,
+        };
+        let burst = self.rate.burst(self.settings.layout.packet_bytes());
+        let run = self.run(number, now, packets_max.min(burst).max(1));
+        Some(Transmission::Run(run?))
+    }
+
+    /// An acknowledgement of a receiver has arrived.
+    ///
+    /// # Errors
+    /// No correct receiver sends this acknowledgement. Nothing has changed.
+    pub fn on_acknowledgement(
+        &mut self,
+        peer: usize,
+        acknowledgement: &Acknowledgement,
+        now: Duration,
+    ) -> Result<(), Protest> {
+        if !self.live.contains(peer) {
+            return Ok(());
+        }
+        self.check(peer, acknowledgement)?;
+        let age = age_of(acknowledgement.sent_us, now);
+        let state = &mut self.peers[peer];
+        let round_trip = match age {
+            Some(age) => state.round_trip.on_answer(age),
+            None => {
+                state.round_trip.on_untimed_answer();
+                None
+            }
+        };
+        state.unanswered_since = state.unanswered_since.map(|_| now);
+        state.credit = state.credit.max(acknowledgement.credit);
+        let whole_before = state.whole_below.max(self.window.base());
+        state.whole_below = state.whole_below.max(acknowledgement.whole_below);
+        let whole_below = state.whole_below;
+        self.schedule.silent = None;
+        let mut answered = None;
+        for number in whole_before..whole_below.min(self.window.next()) {
+            answered = answered.max(self.on_whole(number, peer, now, round_trip));
+        }
+        answered = answered.max(self.on_answer(peer, acknowledgement, now, round_trip));
+        if let Some(asked_at) = answered {
+            self.ask_overtaken(peer, asked_at);
+        }
+        self.settle_window();
+        if self.in_flight == 0 {
+            self.peers[peer].unanswered_since = None;
+        }
+        Ok(())
+    }
+
+    /// The receiver is gone, or no longer wanted: the transfer goes on without it.
+    pub fn drop_peer(&mut self, peer: usize, now: Duration) {
+        if !self.live.contains(peer) {
+            return;
+        }
+        self.live = self.live.without(peer);
+        self.events.push_back(SenderEvent::PeerLost(peer));
+        for number in self.window.base()..self.window.next() {
+            self.on_whole(number, peer, now, None);
+        }
+        self.settle_window();
+    }
+
+    fn check(&self, peer: usize, acknowledgement: &Acknowledgement) -> Result<(), Protest> {
+        let next = self.window.next();
+        let Acknowledgement {
+            blast,
+            round,
+            whole_below,
+            missing,
+            ..
+        } = acknowledgement;
+        if *whole_below > self.peers[peer].present.first_gap(next) {
+            return Err(Protest::NeverSent(*whole_below));
+        }
+        if *blast == Acknowledgement::NO_BLAST {
+            return Ok(());
+        }
+        if *blast >= next {
+            return Err(Protest::NeverSent(*blast));
+        }
+        let Some(sent) = self.window.get(*blast) else {
+            return Ok(());
+        };
+        if *round > sent.round {
+            return Err(Protest::NeverSent(*blast));
+        }
+        match missing.is_empty() || missing.capacity() == sent.count {
+            true => Ok(()),
+            false => Err(Protest::Packets {
+                blast: *blast,
+                found: missing.capacity(),
+                sent: sent.count,
+            }),
+        }
+    }
+
+    /// The receiver answers a packet that asked. Returns when a round was sent that the receiver has answered.
+    fn on_answer(
+        &mut self,
+        peer: usize,
+        acknowledgement: &Acknowledgement,
+        now: Duration,
+        round_trip: Option<Duration>,
+    ) -> Option<Duration> {
+        let blast = self.window.get_mut(acknowledgement.blast)?;
+        if acknowledgement.missing.is_empty() {
+            return self.on_whole(acknowledgement.blast, peer, now, round_trip);
+        }
+        if blast.missing[peer].intersect(&acknowledgement.missing) > 0 {
+            skip_present(blast);
+        }
+        // After an answer to an earlier round, packets of the present round may be under way.
+        if acknowledgement.round != blast.round || !blast.is_asked() {
+            return None;
+        }
+        let asked_at = blast.asked_at;
+        blast.awaited = blast.awaited.without(peer);
+        self.settle(acknowledgement.blast, now, round_trip);
+        Some(asked_at)
+    }
+
+    /// The receiver has the blast, or is gone. Returns when a round was sent that is answered now.
+    fn on_whole(
+        &mut self,
+        number: u32,
+        peer: usize,
+        now: Duration,
+        round_trip: Option<Duration>,
+    ) -> Option<Duration> {
+        let blast = self.window.get_mut(number)?;
+        blast.missing[peer].clear();
+        skip_present(blast);
+        blast.awaited = blast.awaited.without(peer);
+        let asked_at = blast.is_asked().then_some(blast.asked_at);
+        self.settle(number, now, round_trip);
+        asked_at
+    }
+
+    /// All receivers have answered: the blast is whole, or packets are to be repeated.
+    fn settle(&mut self, number: u32, now: Duration, round_trip: Option<Duration>) {
+        let (live, layout) = (self.live, self.settings.layout);
+        let Some(blast) = self.window.get_mut(number) else {
+            return;
+        };
+        let awaited = blast.awaited.minus(blast.awaited.minus(live));
+        if blast.phase == Phase::Whole || !awaited.is_empty() && self.flaws.awaits_all() {
+            return;
+        }
+        let lacking = match self.flaws.awaits_all() {
+            true => blast.lacking(),
+            false => PacketSet::empty(blast.count),
+        };
+        if blast.phase == Phase::Unsent && !lacking.is_empty() {
+            return;
+        }
+        let lost = blast.bytes_of(&lacking, &layout).min(blast.unconfirmed);
+        let delivered = Delivered {
+            bytes: blast.unconfirmed - lost,
+            lost,
+            snapshot: blast.snapshot,
+            round_trip,
+        };
+        self.in_flight = self.in_flight.saturating_sub(blast.unconfirmed);
+        blast.unconfirmed = 0;
+        self.rate.on_delivered(&delivered, self.in_flight, now);
+        if lacking.is_empty() {
+            blast.phase = Phase::Whole;
+            self.schedule.repairs.remove(&number);
+            if self.schedule.current == Some(number) {
+                self.schedule.current = None;
+            }
+        } else if begin_round(blast, lacking, self.flaws) {
+            self.schedule.repairs.insert(number);
+        } else {
+            self.give_up(number, now);
+        }
+    }
+
+    /// The blast has no further round: a nonce is never used a second time.
+    fn give_up(&mut self, number: u32, now: Duration) {
+        let lost = self.window.get(number).map(|blast| blast.awaited);
+        for peer in lost.unwrap_or_default().iter() {
+            self.drop_peer(peer, now);
+        }
+    }
+
+    /// A round that was sent clearly before an answered round is not answered: its last packet, or the answer, is lost.
+    fn ask_overtaken(&mut self, peer: usize, answered: Duration) {
+        let reordering = self.peers[peer].round_trip.smoothed() / 4;
+        while let Some(&(asked_at, number, round)) = self.schedule.asked.front() {
+            let is_overtaken = asked_at + reordering < answered;
+            match self.window.get_mut(number) {
+                Some(blast) if blast.phase == Phase::Asked && blast.round == round => {
+                    if !is_overtaken {
+                        return;
+                    }
+                    if blast.awaited.contains(peer) {
+                        blast.phase = Phase::Unanswered;
+                        self.schedule.questions.push_back(number);
+                    } else {
+                        // Another receiver's answer is missing: the timeout decides.
+                        return;
+                    }
+                }
+                _ => {}
+            }
+            self.schedule.asked.pop_front();
+        }
+    }
+
+    /// Lets whole blasts go, and finds receivers that have everything.
+    fn settle_window(&mut self) {
+        self.window.release();
+        let Some(size) = self.source.size else {
+            return;
+        };
+        let Ok(blasts) = self.settings.layout.blasts(size) else {
+            return;
+        };
+        for peer in self.live.iter() {
+            let state = &self.peers[peer];
+            let is_whole = |number: u32| match self.window.get(number) {
+                Some(blast) => blast.missing[peer].is_empty(),
+                None => number < self.window.base() || state.present.contains(number),
+            };
+            let first = state.whole_below.max(self.window.base());
+            if (first..blasts).all(is_whole) {
+                self.live = self.live.without(peer);
+                self.events.push_back(SenderEvent::PeerComplete(peer));
+            }
+        }
+    }
+
+    /// The blast of the next round: repeated packets first, then a new blast.
+    fn next_round(&mut self) -> Option<u32> {
+        if self.in_flight > 0 && self.in_flight >= self.rate.window() {
+            return None;
+        }
+        let number = match self.schedule.repairs.pop_first() {
+            Some(number) => number,
+            None => self.begin_blast()?,
+        };
+        self.schedule.current = Some(number);
+        Some(number)
+    }
+
+    /// The next blast that a receiver lacks, if data and credit are there.
+    fn begin_blast(&mut self) -> Option<u32> {
+        loop {
+            let number = self.window.next();
+            let len = self.source.len_of(number)?;
+            if !self.has_credit(number) {
+                return None;
+            }
+            let count = self.settings.layout.packets_of(len);
+            let live = self.live;
+            let lacks = self.peers.iter().enumerate().map(|(peer, state)| {
+                live.contains(peer)
+                    && number >= state.whole_below
+                    && !state.present.contains(number)
+            });
+            if self.window.begin(len, count, lacks).phase == Phase::Unsent {
+                return Some(number);
+            }
+            self.settle_window();
+        }
+    }
+
+    /// All receivers that lack the blast take the blast.
+    fn has_credit(&self, number: u32) -> bool {
+        !self.flaws.heeds_credit() || self.live.iter().all(|peer| self.takes(peer, number))
+    }
+
+    /// The receiver has given credit for the blast, or has the blast.
+    fn takes(&self, peer: usize, number: u32) -> bool {
+        let state = &self.peers[peer];
+        number < state.credit || state.present.contains(number)
+    }
+
+    /// The next packets of a round.
+    fn run(&mut self, number: u32, now: Duration, packets_max: u16) -> Option<Run> {
+        let layout = self.settings.layout;
+        let is_limited = self.is_limited();
+        let blast = self.window.get_mut(number)?;
+        let first = blast.rest.first_from(0)?;
+        let mut packets = 0;
+        let mut bytes = 0;
+        while packets < packets_max && blast.rest.remove(first + packets) {
+            bytes += u64::from(layout.packet_len(first + packets, blast.len));
+            packets += 1;
+        }
+        let asks = blast.rest.is_empty();
+        let to = match asks {
+            true => blast.awaited,
+            false => lacking_peers(blast, first, packets),
+        };
+        let snapshot = self.rate.on_sent(self.in_flight, is_limited, now);
+        blast.unconfirmed += bytes;
+        self.in_flight += bytes;
+        let run = Run {
+            blast: number,
+            first,
+            packets,
+            count: blast.count,
+            round: blast.round,
+            asks,
+            to: to.minus(to.minus(self.live)),
+        };
+        if asks {
+            blast.snapshot = snapshot;
+            blast.asking = first + packets - 1;
+            self.schedule.current = None;
+            self.asked(number, now);
+        }
+        let pause = self.rate.time_of(bytes);
+        // A late caller makes up for at most a millisecond.
+        let start = self
+            .schedule
+            .paced_until
+            .max(now.saturating_sub(Duration::from_millis(1)));
+        self.schedule.paced_until = start + pause;
+        Some(run)
+    }
+
+    /// Repeats the last packet of a round, alone.
+    fn question(&mut self, number: u32, now: Duration) -> Option<Run> {
+        let layout = self.settings.layout;
+        let flaws = self.flaws;
+        let blast = self.window.get_mut(number)?;
+        if blast.phase != Phase::Unanswered {
+            return None;
+        }
+        let Some(round) = flaws.next_round(blast.round) else {
+            self.give_up(number, now);
+            return None;
+        };
+        blast.round = round;
+        let bytes = u64::from(layout.packet_len(blast.asking, blast.len));
+        // The silence was the limit, and tells nothing about the rate of the network.
+        blast.snapshot = self.rate.on_sent(self.in_flight, true, now);
+        blast.unconfirmed += bytes;
+        self.in_flight += bytes;
+        let run = Run {
+            blast: number,
+            first: blast.asking,
+            packets: 1,
+            count: blast.count,
+            round,
+            asks: true,
+            to: blast.awaited.minus(blast.awaited.minus(self.live)),
+        };
+        self.asked(number, now);
+        Some(run)
+    }
+
+    /// The last packet of a round leaves.
+    fn asked(&mut self, number: u32, now: Duration) {
+        let Some(blast) = self.window.get_mut(number) else {
+            return;
+        };
+        blast.phase = Phase::Asked;
+        blast.asked_at = now;
+        for peer in blast.awaited.iter() {
+            let state = &mut self.peers[peer];
+            state.unanswered_since = state.unanswered_since.or(Some(now));
+        }
+        self.schedule.newest_question = now;
+        self.schedule.probes_in_row = 0;
+        self.schedule.asked.push_back((now, number, blast.round));
+    }
+}
+
+/// Begins another round of a blast, with these packets. False if the blast has no further round.
+fn begin_round(blast: &mut Blast, packets: PacketSet, flaws: Flaws) -> bool {
+    let round = flaws.next_round(blast.round);
+    blast.round = round.unwrap_or(blast.round);
+    blast.rest = packets;
+    blast.phase = Phase::Unsent;
+    let lacking = blast
+        .missing
+        .iter()
+        .enumerate()
+        .filter(|(_, it)| !it.is_empty());
+    blast.awaited = lacking.fold(PeerSet::default(), |set, (peer, _)| set.with(peer));
+    round.is_some()
+}
+
+/// Packets that arrived late are not repeated. The last packet of the round stays: it asks.
+fn skip_present(blast: &mut Blast) {
+    if blast.phase != Phase::Unsent {
+        return;
+    }
+    let lacking = blast.lacking();
+    if let Some(last) = blast.rest.last() {
+        blast.rest.intersect(&lacking);
+        blast.rest.insert(last);
+    }
+}
+
+/// Receivers that lack one of these packets.
+fn lacking_peers(blast: &Blast, first: u16, packets: u16) -> PeerSet {
+    let lacks = |missing: &PacketSet| {
+        missing
+            .first_from(first)
+            .is_some_and(|packet| packet < first + packets)
+    };
+    let lacking = blast.missing.iter().enumerate().filter(|(_, it)| lacks(it));
+    lacking.fold(PeerSet::default(), |set, (peer, _)| set.with(peer))
+}
+
+/// The time since a packet was sent, by the low bits of the time of sending. 0 tells no time.
+fn age_of(sent_us: u32, now: Duration) -> Option<Duration> {
+    let age = low_us(now).wrapping_sub(sent_us);
+    (sent_us != 0).then(|| Duration::from_micros(u64::from(age)))
+}
+
+/// Low bits of a time, µs.
+#[expect(clippy::cast_possible_truncation, reason = "the low bits are wanted")]
+const fn low_us(now: Duration) -> u32 {
+    now.as_micros() as u32
+}
+
+impl Sender {
+    /// The time of sending for the header of a packet, µs: never 0.
+    #[must_use]
+    pub fn timestamp(now: Duration) -> u32 {
+        low_us(now).max(1)
+    }
+}
