@@ -31,10 +31,12 @@
 //! | `simulation` | the loop of events |
 //! | `trace` | what happens, for people |
 //! | `pool` | another world: the mode `objects` |
+//! | `bulk` | another world: bulk transfers |
 
 #![forbid(unsafe_code)]
 
 mod actions;
+mod bulk;
 mod client;
 mod clock;
 mod conversation;
@@ -58,6 +60,7 @@ mod simulation;
 mod stateful;
 mod trace;
 
+pub use bulk::{BulkFailure, BulkFlaw, BulkOutcome, BulkScenario, play_bulk};
 pub use invariants::Violation;
 pub use node::NorthCounters;
 pub use pool::{PoolFailure, PoolFlaw, PoolOutcome, PoolScenario, play_pool};
