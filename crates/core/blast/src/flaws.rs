@@ -17,6 +17,10 @@ pub struct Flaws {
     pub forgets_copies: bool,
     /// A blast with a single missing packet counts as whole.
     pub counts_almost_whole: bool,
+    /// A receiver answers as if a blast were whole of which it took nothing.
+    pub answers_without_credit: bool,
+    /// Packets that are there are expected, too.
+    pub expects_present: bool,
     /// The sender lets data go that one of several receivers lacks.
     pub releases_early: bool,
 }
@@ -58,6 +62,14 @@ impl Flaws {
             return 1;
         }
         0
+    }
+
+    pub(crate) const fn hides_blast_without_credit(self) -> bool {
+        !Self::has(self.answers_without_credit)
+    }
+
+    pub(crate) const fn expects_missing_only(self) -> bool {
+        !Self::has(self.expects_present)
     }
 
     pub(crate) const fn awaits_all(self) -> bool {

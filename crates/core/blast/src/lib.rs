@@ -13,13 +13,14 @@
 //!   the
 //!   network are predicted to be the next packets of the transfer and are received at their final positions. A wrong
 //!   prediction costs a copy, after the acknowledgement.
-//! - [`RateControl`]: how fast, and how much at once. The paper has one blast under way; here the blasts of a round
+//! - [`Policy`]: how fast, and how much at once. The paper has one blast under way; here the blasts of a round
 //!   trip are.
 //!
 //! All are pure. Time is an argument: a [`Duration`](core::time::Duration) since an origin of each host. Clocks of two
 //! hosts are never compared. Datagrams may be lost, late, doubled and out of order; their authenticity is the caller's
-//! concern. Values of an acknowledgement are checked: a receiver that lies harms nobody but itself.
-//! **Panics:** none.
+//! concern. Values of an acknowledgement are checked: a receiver that lies cannot make another receiver
+//! complete. The slowest receiver sets the pace for all.
+//! **Panics:** no datagram makes a function panic.
 
 #![forbid(unsafe_code)]
 
@@ -38,9 +39,9 @@ pub use flaws::Flaws;
 pub use layout::{Layout, LayoutError, PacketId};
 pub use peer::{PeerSet, Protest};
 pub use ranges::BlastRanges;
-pub use rate::{Policy, RateControl};
+pub use rate::Policy;
 pub use receiver::{InvalidPacket, Receiver, Reception};
 #[cfg(feature = "flaws")]
 pub use relocation::plan_relocations_with;
 pub use relocation::{Landed, Relocation, Spot, plan_relocations};
-pub use sender::{Run, Sender, SenderEvent, Settings, Transmission};
+pub use sender::{Run, Sender, SenderEvent, Settings, Transmission, timestamp_us};

@@ -28,16 +28,22 @@ impl PeerSet {
         Self(self.0 & !(1 << (peer % Self::PEERS_MAX)))
     }
 
-    /// The receivers of `self` that are not in `others`.
+    /// The receivers that are in both sets.
     #[must_use]
-    pub const fn minus(self, others: Self) -> Self {
-        Self(self.0 & !others.0)
+    pub const fn intersection(self, others: Self) -> Self {
+        Self(self.0 & others.0)
     }
 
     /// Whether the receiver is in the set.
     #[must_use]
     pub const fn contains(self, peer: usize) -> bool {
         peer < Self::PEERS_MAX && self.0 >> peer & 1 != 0
+    }
+
+    /// Number of receivers.
+    #[must_use]
+    pub const fn count(self) -> u32 {
+        self.0.count_ones()
     }
 
     /// No receiver.
@@ -82,6 +88,10 @@ pub(crate) struct Peer {
     pub(crate) present: BlastRanges,
     /// An answer is missing since then.
     pub(crate) unanswered_since: Option<Duration>,
+    /// Number of the newest acknowledgement.
+    pub(crate) newest_answer: u32,
+    /// Packets with a mark of congestion, by the newest acknowledgement.
+    pub(crate) congestion: u32,
 }
 
 impl Peer {
@@ -92,6 +102,8 @@ impl Peer {
             whole_below: 0,
             present,
             unanswered_since: None,
+            newest_answer: 0,
+            congestion: 0,
         }
     }
 }

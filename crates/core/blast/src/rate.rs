@@ -2,7 +2,8 @@
 //!
 //! The network's speed is measured: bytes that were delivered, by the time in which they were sent and acknowledged
 //! (Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 2016;
-//! draft-cheng-iccrg-delivery-rate-estimation). Loss alone slows nothing below a share of 5 %.
+//! draft-cheng-iccrg-delivery-rate-estimation). Loss alone does not slow [`Policy::Full`] below a share of
+//! 5 %.
 
 use core::time::Duration;
 
@@ -52,10 +53,12 @@ struct Sample {
 
 /// Decides how fast packets leave.
 #[derive(Debug)]
-pub struct RateControl {
+pub(crate) struct RateControl {
     delivery: Delivery,
     model: Model,
     rate_max: u64,
+    /// The newest round trip.
+    round_trip: Duration,
     /// Bytes of a blast: less than two blasts under way leave the network idle while an answer is on its way.
     blast_bytes: u64,
 }
@@ -68,7 +71,7 @@ enum Model {
 }
 
 impl RateControl {
-    /// Lowest rate: a transfer always goes on.
+    /// Lowest measured rate: a transfer always goes on.
     const RATE_MIN: u64 = 10_000;
 
     pub(crate) fn new(settings: &Settings) -> Self {
@@ -82,6 +85,7 @@ impl RateControl {
                 Policy::Fixed(rate) => Model::Fixed(rate),
             },
             rate_max: settings.rate_max.unwrap_or(u64::MAX),
+            round_trip,
             blast_bytes: settings.layout.blast_bytes(),
         }
     }
@@ -93,7 +97,7 @@ impl RateControl {
             Model::Background(background) => background.pacing_rate(),
             Model::Fixed(rate) => *rate,
         };
-        rate.min(self.rate_max).max(Self::RATE_MIN)
+        rate.max(Self::RATE_MIN).min(self.rate_max).max(1)
     }
 
     /// A round begins while less than these bytes are on their way.
@@ -101,7 +105,14 @@ impl RateControl {
         match &self.model {
             Model::Full(full) => full.window() + 2 * self.blast_bytes,
             Model::Background(background) => background.window(),
-            Model::Fixed(_) => u64::MAX,
+            // Twice the bytes of a round trip, and of the time that an answer takes.
+            Model::Fixed(rate) => {
+                let time = self.round_trip * 2 + Duration::from_millis(10);
+                let bytes = u128::from(*rate) * time.as_nanos() / 1_000_000_000;
+                u64::try_from(bytes)
+                    .unwrap_or(u64::MAX)
+                    .saturating_add(2 * self.blast_bytes)
+            }
         }
     }
 
@@ -118,17 +129,22 @@ impl RateControl {
         Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 
-    /// Packets leave. `is_limited`: data or credit, not the network, limit the transfer.
-    pub(crate) const fn on_sent(
-        &mut self,
-        in_flight: u64,
-        is_limited: bool,
-        now: Duration,
-    ) -> Snapshot {
-        self.delivery.on_sent(in_flight, is_limited, now)
+    /// Packets leave, while so many bytes are on their way.
+    pub(crate) const fn on_sent(&mut self, in_flight: u64, now: Duration) -> Snapshot {
+        self.delivery.on_sent(in_flight, now)
+    }
+
+    /// Bytes arrived with a mark of congestion (RFC 3168): as if the bytes were lost.
+    pub(crate) fn on_marked(&mut self, bytes: u64, now: Duration) {
+        match &mut self.model {
+            Model::Full(full) => full.on_marked(bytes),
+            Model::Background(background) => background.reduce(now),
+            Model::Fixed(_) => {}
+        }
     }
 
     pub(crate) fn on_delivered(&mut self, delivered: &Delivered, in_flight: u64, now: Duration) {
+        self.round_trip = delivered.round_trip.unwrap_or(self.round_trip);
         let sample = self.delivery.on_delivered(*delivered, in_flight, now);
         match &mut self.model {
             Model::Full(full) => full.on_sample(&sample, now),

@@ -39,6 +39,9 @@ pub enum InvalidPacket {
     /// The payload has another length.
     #[error("the payload has {0} bytes")]
     Length(usize),
+    /// Packets that have arrived contradict the size.
+    #[error("the transfer cannot end at byte {0}")]
+    End(u64),
 }
 
 /// A blast that is not whole, or whole and behind a blast that is not.
@@ -78,8 +81,19 @@ pub struct Receiver {
     next: PacketId,
     /// Blasts that became whole, and were not reported.
     whole: VecDeque<u32>,
+    /// While the size is unknown: the newest blast of which a packet has arrived, and the end, by a short blast.
+    seen: Seen,
     counts: Counts,
     flaws: Flaws,
+}
+
+/// Knowledge about the end of a transfer.
+#[derive(Debug, Clone, Copy, Default)]
+struct Seen {
+    highest: u32,
+    /// The last blast: it has fewer packets, or a short packet.
+    last: Option<u32>,
+    end: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -90,8 +104,7 @@ struct Counts {
 }
 
 impl Receiver {
-    /// Most questions that wait for an answer. Older questions are forgotten: the answer to a newer question tells as
-    /// much.
+    /// Most questions that wait for an answer. Older questions are forgotten: the sender asks once more.
     const QUESTIONS_MAX: usize = 256;
 
     /// A transfer by this number, of which the blasts `present` are there. Blasts below `credit` are taken. `size` may
@@ -124,6 +137,7 @@ impl Receiver {
                 packet: 0,
             },
             whole: VecDeque::new(),
+            seen: Seen::default(),
             counts: Counts::default(),
             flaws: Flaws::default(),
         })
@@ -175,12 +189,27 @@ impl Receiver {
         self.credit = credit;
     }
 
+    /// Tells the sender once that everything is there. A receiver answers questions until the control stream says that
+    /// the transfer is over: the sender may lack an acknowledgement.
+    pub fn announce(&mut self) {
+        self.questions.push_back(Question {
+            blast: Acknowledgement::NO_BLAST,
+            round: 0,
+            sent_us: 0,
+        });
+    }
+
     /// The transfer has `size` bytes.
     ///
     /// # Errors
     /// A packet that has arrived contradicts the size.
     pub fn finish(&mut self, size: u64) -> Result<(), InvalidPacket> {
-        let blasts = self.layout.blasts(size).unwrap_or(u32::MAX);
+        let Ok(blasts) = self.layout.blasts(size) else {
+            return Err(InvalidPacket::End(size));
+        };
+        if self.seen.end.is_some_and(|end| end != size) {
+            return Err(InvalidPacket::End(size));
+        }
         let begun = (self.whole_below..).zip(&self.window);
         for (number, incoming) in begun {
             if number >= blasts {
@@ -228,7 +257,14 @@ impl Receiver {
         };
         self.counts.congestion = self.counts.congestion.wrapping_add(u32::from(is_marked));
         if header.asks {
-            self.on_question(header);
+            // An answer must not say that a blast is whole of which nothing was taken: the sender of a probe has not
+            // begun the blast.
+            let is_taken = matches!(arrival, Reception::Fresh(_) | Reception::Duplicate);
+            let blast = match is_taken || !self.flaws.hides_blast_without_credit() {
+                true => header.blast,
+                false => Acknowledgement::NO_BLAST,
+            };
+            self.on_question(blast, header);
         }
         Ok(arrival)
     }
@@ -295,8 +331,10 @@ impl Receiver {
         let mut next = first;
         while out.len() < count {
             let missing = match incoming {
-                Some(incoming) => incoming.missing.first_from(next),
-                None => Some(next),
+                Some(incoming) if self.flaws.expects_missing_only() => {
+                    incoming.missing.first_from(next)
+                }
+                _ => Some(next),
             };
             let Some(packet) = missing.filter(|packet| *packet < packets) else {
                 return true;
@@ -355,6 +393,7 @@ impl Receiver {
             return Ok(Reception::WithoutCredit);
         }
         let len = self.check(header, len)?;
+        self.note_end(header, len)?;
         self.begin_to(blast, count);
         let index = usize::try_from(blast - self.whole_below).unwrap_or(usize::MAX);
         let Some(incoming) = self.window.get_mut(index) else {
@@ -425,6 +464,38 @@ impl Receiver {
             .ok_or(InvalidPacket::Length(len))
     }
 
+    /// While the size is unknown, a short blast tells the end. No blast is behind it.
+    fn note_end(&mut self, header: &PacketHeader, len: u32) -> Result<(), InvalidPacket> {
+        if self.size.is_some() {
+            return Ok(());
+        }
+        let PacketHeader {
+            blast,
+            packet,
+            count,
+            ..
+        } = *header;
+        let is_last_packet = packet + 1 == count;
+        let is_short = count < self.layout.packets() || len < self.layout.packet_bytes();
+        let behind = match self.seen.last {
+            Some(last) if blast > last => Some(blast),
+            _ if is_short && self.seen.highest > blast => Some(self.seen.highest),
+            _ => None,
+        };
+        if let Some(behind) = behind {
+            return Err(InvalidPacket::BehindEnd(behind));
+        }
+        self.seen.highest = self.seen.highest.max(blast);
+        if is_short {
+            self.seen.last = Some(blast);
+            if is_last_packet {
+                let start = self.layout.position(PacketId { blast, packet });
+                self.seen.end = Some(start + u64::from(len));
+            }
+        }
+        Ok(())
+    }
+
     /// Makes room for the packets of a blast.
     fn begin_to(&mut self, blast: u32, count: u16) {
         let mut number = self.whole_below + u32::try_from(self.window.len()).unwrap_or(u32::MAX);
@@ -458,12 +529,7 @@ impl Receiver {
         }
     }
 
-    fn on_question(&mut self, header: &PacketHeader) {
-        // A probe names the blast that the sender cannot send yet: the answer must not say that the blast is whole.
-        let blast = match header.is_probe() {
-            true => Acknowledgement::NO_BLAST,
-            false => header.blast,
-        };
+    fn on_question(&mut self, blast: u32, header: &PacketHeader) {
         if self.questions.len() == Self::QUESTIONS_MAX {
             self.questions.pop_front();
         }

@@ -4,6 +4,8 @@
 //! another packet. As in the paper, nothing is rearranged while packets arrive: the receiver acknowledges first, and
 //! then copies. Misplaced packets can lie at each other's positions, so the order of the copies matters.
 
+use std::collections::HashMap;
+
 use crate::{PacketId, flaws::Flaws};
 
 /// Memory that holds the payload of one packet.
@@ -62,30 +64,31 @@ fn plan_with_flaws(landed: &[Landed], plan: &mut Vec<Relocation>, flaws: Flaws) 
     }
 }
 
-/// Orders the copies of `plan` from `start` on: a copy goes to a spot only after the packet there has left.
+/// Orders the copies of `plan` from `start` on: a copy goes to a spot only after the packet there has left. Each spot
+/// is the source of at most one copy, and the target of at most one: the copies are chains and circles.
 fn order(plan: &mut Vec<Relocation>, start: usize) {
-    let mut done = start;
-    while done < plan.len() {
-        let is_free = |to: Spot| plan[done..].iter().all(|other| other.from != to);
-        match (done..plan.len()).find(|&at| is_free(plan[at].to)) {
-            Some(next) => plan.swap(done, next),
-            // All that are left lie in circles: the packet at the first target waits in the spare buffer.
-            None => {
-                let from = plan[done].to;
-                let waiting = plan[done..].iter_mut().find(|other| other.from == from);
-                if let Some(waiting) = waiting {
-                    waiting.from = Spot::Spare;
-                }
-                plan.insert(
-                    done,
-                    Relocation {
-                        from,
-                        to: Spot::Spare,
-                    },
-                );
-            }
+    let copies = plan.split_off(start);
+    let numbered = copies.iter().enumerate();
+    let mut leaving: HashMap<Spot, usize> = numbered.map(|(at, it)| (it.from, at)).collect();
+    for first in &copies {
+        if leaving.remove(&first.from).is_none() {
+            continue;
         }
-        done += 1;
+        let mut chain = vec![*first];
+        let mut to = first.to;
+        while let Some(at) = leaving.remove(&to) {
+            chain.push(copies[at]);
+            to = copies[at].to;
+        }
+        if to == first.from {
+            // A circle: the first packet waits in the spare buffer.
+            plan.push(Relocation {
+                from: first.from,
+                to: Spot::Spare,
+            });
+            chain[0].from = Spot::Spare;
+        }
+        plan.extend(chain.into_iter().rev());
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct RoundTrip {
 
 impl RoundTrip {
     /// Longest round trip that is believed: a longer figure is an echo of another time.
-    const BELIEVED_MAX: Duration = Duration::from_secs(60);
+    const BELIEVED_MAX: Duration = Duration::from_secs(10);
     const TIMEOUT_MIN: Duration = Duration::from_millis(10);
     const TIMEOUT_MAX: Duration = Duration::from_secs(1);
 

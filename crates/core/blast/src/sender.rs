@@ -4,20 +4,26 @@ use std::collections::{BTreeSet, VecDeque};
 use protocol::blast::{Acknowledgement, PacketSet};
 
 use crate::{
-    BlastRanges, Layout, LayoutError, PeerSet, Policy, Protest, RateControl,
+    BlastRanges, Layout, LayoutError, PeerSet, Policy, Protest,
     flaws::Flaws,
     peer::Peer,
-    rate::Delivered,
+    rate::{Delivered, RateControl},
     window::{Blast, Phase, Window},
 };
 
 mod timers;
+
+/// Bounds of the time that a late caller makes up for.
+const LATE_MIN: Duration = Duration::from_millis(1);
+const LATE_MAX: Duration = Duration::from_millis(10);
 
 /// Settings of a [`Sender`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// Sizes.
     pub layout: Layout,
+    /// Number of the transfer. Acknowledgements of other transfers are ignored.
+    pub transfer: u32,
     /// How fast.
     pub policy: Policy,
     /// Most bytes in a second, if any.
@@ -69,7 +75,7 @@ pub enum Transmission {
 pub enum SenderEvent {
     /// The receiver has not answered for [`Settings::peer_timeout`], or a packet was repeated 65,535 times.
     PeerLost(usize),
-    /// The receiver has all data.
+    /// The receiver has acknowledged all data. The control stream tells when the data is stored.
     PeerComplete(usize),
 }
 
@@ -95,7 +101,6 @@ pub struct Sender {
 /// The data of a transfer, as far as known.
 #[derive(Debug)]
 struct Source {
-    layout: Layout,
     size: Option<u64>,
     /// Bytes that can be read.
     available: u64,
@@ -103,9 +108,9 @@ struct Source {
 
 impl Source {
     /// Bytes of a blast, if all are available.
-    fn len_of(&self, number: u32) -> Option<u64> {
-        let start = self.layout.blast_position(number);
-        let full = self.layout.blast_bytes();
+    fn len_of(&self, number: u32, layout: &Layout) -> Option<u64> {
+        let start = layout.blast_position(number);
+        let full = layout.blast_bytes();
         let len = self.available.saturating_sub(start).min(full);
         let is_whole = len == full || self.size == Some(self.available);
         (len > 0 && is_whole).then_some(len)
@@ -115,7 +120,7 @@ impl Source {
 /// The order of transmissions.
 #[derive(Debug, Default)]
 struct Schedule {
-    /// The blast whose round is being sent. A round is sent without an interruption, so the receiver predicts well.
+    /// The blast whose round is being sent. Only questions interrupt a round, so the receiver predicts well.
     current: Option<u32>,
     /// Blasts with packets to repeat.
     repairs: BTreeSet<u32>,
@@ -124,16 +129,51 @@ struct Schedule {
     /// Rounds whose answer is missing, by the time of the last packet: time, blast, round. Answered rounds are removed
     /// late.
     asked: VecDeque<(Duration, u32, u16)>,
-    /// The blast whose last packet is repeated while the receivers are silent.
-    silent: Option<u32>,
+    /// Blasts whose last packet is repeated in a silence: at most one for each receiver.
+    silent: Vec<u32>,
     /// Time of the newest question.
     newest_question: Duration,
+    pace: Pace,
+    probes: Probes,
+}
+
+/// When packets may leave.
+#[derive(Debug, Default)]
+struct Pace {
     /// No packet before this time.
-    paced_until: Duration,
-    probes: u16,
-    /// Probes since the newest packet.
-    probes_in_row: u32,
-    is_probe_due: bool,
+    until: Duration,
+    /// The window was full since the newest packet.
+    is_window_full: bool,
+    /// The caller was late since the last packet of a round: the caller, not the network, limits the transfer.
+    is_late: bool,
+}
+
+impl Pace {
+    /// Packets leave now, and take `duration` at the present rate. A late caller makes up for at most `late_max`.
+    fn on_sent(&mut self, duration: Duration, late_max: Duration, now: Duration) {
+        let earliest = now.saturating_sub(late_max);
+        let was_full = core::mem::take(&mut self.is_window_full);
+        self.is_late |= self.until < earliest && !was_full;
+        self.until = self.until.max(earliest) + duration;
+    }
+}
+
+/// Questions without payload, while a receiver takes no blast.
+#[derive(Debug, Default)]
+struct Probes {
+    /// The blast that the receivers do not take, and probes for this blast.
+    sent: (u32, u16),
+    is_due: bool,
+}
+
+impl Probes {
+    /// Probes for this blast so far.
+    fn of(&self, blast: u32) -> u16 {
+        match self.sent {
+            (last, count) if last == blast => count,
+            _ => 0,
+        }
+    }
 }
 
 impl Schedule {
@@ -164,13 +204,12 @@ impl Sender {
         Self {
             settings,
             source: Source {
-                layout: settings.layout,
                 size: None,
                 available: 0,
             },
+            window: Window::from(receivers.iter().map(|it| it.1.first_gap(0)).min()),
             peers: receivers.into_iter().map(peer).collect(),
             live,
-            window: Window::default(),
             schedule: Schedule::default(),
             rate: RateControl::new(&settings),
             in_flight: 0,
@@ -224,12 +263,6 @@ impl Sender {
         self.in_flight
     }
 
-    /// Bytes in a second, as paced now.
-    #[must_use]
-    pub fn pacing_rate(&self) -> u64 {
-        self.rate.pacing_rate()
-    }
-
     /// The next news.
     pub fn poll_event(&mut self) -> Option<SenderEvent> {
         self.events.pop_front()
@@ -237,6 +270,9 @@ impl Sender {
 
     /// The next datagrams to send: at most `packets_max` packets, and nothing before [`Self::timeout`].
     pub fn poll_transmit(&mut self, now: Duration, packets_max: u16) -> Option<Transmission> {
+        if self.is_over() {
+            return None;
+        }
         if let Some(probe) = self.probe(now) {
             return Some(probe);
         }
@@ -245,7 +281,7 @@ impl Sender {
                 return Some(Transmission::Run(run));
             }
         }
-        if self.is_silent() && self.flaws.waits_in_silence() || now < self.schedule.paced_until {
+        if self.is_silent() && self.flaws.waits_in_silence() || now < self.schedule.pace.until {
             return None;
         }
         let number = match self.schedule.current {
@@ -267,35 +303,27 @@ impl Sender {
         acknowledgement: &Acknowledgement,
         now: Duration,
     ) -> Result<(), Protest> {
-        if !self.live.contains(peer) {
+        if !self.live.contains(peer) || acknowledgement.transfer != self.settings.transfer {
             return Ok(());
         }
         self.check(peer, acknowledgement)?;
-        let age = age_of(acknowledgement.sent_us, now);
+        let round_trip = self.on_sign_of_peer(peer, acknowledgement, now);
         let state = &mut self.peers[peer];
-        let round_trip = match age {
-            Some(age) => state.round_trip.on_answer(age),
-            None => {
-                state.round_trip.on_untimed_answer();
-                None
-            }
-        };
-        state.unanswered_since = state.unanswered_since.map(|_| now);
         state.credit = state.credit.max(acknowledgement.credit);
         let whole_before = state.whole_below.max(self.window.base());
         state.whole_below = state.whole_below.max(acknowledgement.whole_below);
-        let whole_below = state.whole_below;
-        self.schedule.silent = None;
-        let mut answered = None;
-        for number in whole_before..whole_below.min(self.window.next()) {
-            answered = answered.max(self.on_whole(number, peer, now, round_trip));
+        let whole_below = state.whole_below.min(self.window.next());
+        let answered = self.window.get(acknowledgement.blast);
+        let answered = answered.and_then(|it| it.answered_at(peer, acknowledgement.round));
+        for number in whole_before..whole_below {
+            self.on_whole(number, peer, now, round_trip);
         }
-        answered = answered.max(self.on_answer(peer, acknowledgement, now, round_trip));
+        self.on_answer(peer, acknowledgement, now, round_trip);
         if let Some(asked_at) = answered {
             self.ask_overtaken(peer, asked_at);
         }
         self.settle_window();
-        if self.in_flight == 0 {
+        if !self.is_awaited(peer) {
             self.peers[peer].unanswered_since = None;
         }
         Ok(())
@@ -308,6 +336,10 @@ impl Sender {
         }
         self.live = self.live.without(peer);
         self.events.push_back(SenderEvent::PeerLost(peer));
+        if self.is_over() {
+            // The data is not released: another transfer may go on with it.
+            return;
+        }
         for number in self.window.base()..self.window.next() {
             self.on_whole(number, peer, now, None);
         }
@@ -348,46 +380,80 @@ impl Sender {
         }
     }
 
-    /// The receiver answers a packet that asked. Returns when a round was sent that the receiver has answered.
+    /// The receiver is alive. Returns the round trip, if the acknowledgement tells one. A copy of an earlier
+    /// acknowledgement proves nothing.
+    fn on_sign_of_peer(
+        &mut self,
+        peer: usize,
+        acknowledgement: &Acknowledgement,
+        now: Duration,
+    ) -> Option<Duration> {
+        let state = &mut self.peers[peer];
+        if acknowledgement.number <= state.newest_answer {
+            return None;
+        }
+        state.newest_answer = acknowledgement.number;
+        state.unanswered_since = state.unanswered_since.map(|_| now);
+        self.schedule.silent.clear();
+        let marked = acknowledgement.congestion.wrapping_sub(state.congestion);
+        state.congestion = acknowledgement.congestion;
+        if marked > 0 {
+            let packet_bytes = u64::from(self.settings.layout.packet_bytes());
+            self.rate.on_marked(u64::from(marked) * packet_bytes, now);
+        }
+        match age_of(acknowledgement.sent_us, now) {
+            Some(age) => state.round_trip.on_answer(age),
+            None => {
+                state.round_trip.on_untimed_answer();
+                None
+            }
+        }
+    }
+
+    /// The receiver answers a packet that asked.
     fn on_answer(
         &mut self,
         peer: usize,
         acknowledgement: &Acknowledgement,
         now: Duration,
         round_trip: Option<Duration>,
-    ) -> Option<Duration> {
-        let blast = self.window.get_mut(acknowledgement.blast)?;
+    ) {
+        let Some(blast) = self.window.get_mut(acknowledgement.blast) else {
+            return;
+        };
         if acknowledgement.missing.is_empty() {
             return self.on_whole(acknowledgement.blast, peer, now, round_trip);
         }
-        if blast.missing[peer].intersect(&acknowledgement.missing) > 0 {
+        // A whole blast lacks no packet of any receiver.
+        let Some(missing) = blast.missing.get_mut(peer) else {
+            return;
+        };
+        let has_new = missing.intersect(&acknowledgement.missing) > 0;
+        if missing.is_empty() {
+            return self.on_whole(acknowledgement.blast, peer, now, round_trip);
+        }
+        if has_new {
             skip_present(blast);
         }
         // After an answer to an earlier round, packets of the present round may be under way.
-        if acknowledgement.round != blast.round || !blast.is_asked() {
-            return None;
+        if acknowledgement.round == blast.round && blast.is_asked() {
+            blast.awaited = blast.awaited.without(peer);
+            self.settle(acknowledgement.blast, now, round_trip);
         }
-        let asked_at = blast.asked_at;
-        blast.awaited = blast.awaited.without(peer);
-        self.settle(acknowledgement.blast, now, round_trip);
-        Some(asked_at)
     }
 
-    /// The receiver has the blast, or is gone. Returns when a round was sent that is answered now.
-    fn on_whole(
-        &mut self,
-        number: u32,
-        peer: usize,
-        now: Duration,
-        round_trip: Option<Duration>,
-    ) -> Option<Duration> {
-        let blast = self.window.get_mut(number)?;
+    /// The receiver has the blast, or is gone.
+    fn on_whole(&mut self, number: u32, peer: usize, now: Duration, round_trip: Option<Duration>) {
+        let Some(blast) = self.window.get_mut(number) else {
+            return;
+        };
+        if blast.phase == Phase::Whole {
+            return;
+        }
         blast.missing[peer].clear();
         skip_present(blast);
         blast.awaited = blast.awaited.without(peer);
-        let asked_at = blast.is_asked().then_some(blast.asked_at);
         self.settle(number, now, round_trip);
-        asked_at
     }
 
     /// All receivers have answered: the blast is whole, or packets are to be repeated.
@@ -396,7 +462,7 @@ impl Sender {
         let Some(blast) = self.window.get_mut(number) else {
             return;
         };
-        let awaited = blast.awaited.minus(blast.awaited.minus(live));
+        let awaited = blast.awaited.intersection(live);
         if blast.phase == Phase::Whole || !awaited.is_empty() && self.flaws.awaits_all() {
             return;
         }
@@ -472,13 +538,18 @@ impl Sender {
             return;
         };
         for peer in self.live.iter() {
-            let state = &self.peers[peer];
-            let is_whole = |number: u32| match self.window.get(number) {
-                Some(blast) => blast.missing[peer].is_empty(),
-                None => number < self.window.base() || state.present.contains(number),
-            };
-            let first = state.whole_below.max(self.window.base());
-            if (first..blasts).all(is_whole) {
+            let state = &mut self.peers[peer];
+            // Each blast is looked at once: the figure only rises.
+            let mut below = state.whole_below.max(self.window.base());
+            loop {
+                below = state.present.first_gap(below);
+                match self.window.get(below) {
+                    Some(blast) if blast.is_at(peer) => below += 1,
+                    _ => break,
+                }
+            }
+            state.whole_below = below;
+            if below >= blasts {
                 self.live = self.live.without(peer);
                 self.events.push_back(SenderEvent::PeerComplete(peer));
             }
@@ -488,6 +559,7 @@ impl Sender {
     /// The blast of the next round: repeated packets first, then a new blast.
     fn next_round(&mut self) -> Option<u32> {
         if self.in_flight > 0 && self.in_flight >= self.rate.window() {
+            self.schedule.pace.is_window_full = true;
             return None;
         }
         let number = match self.schedule.repairs.pop_first() {
@@ -502,7 +574,7 @@ impl Sender {
     fn begin_blast(&mut self) -> Option<u32> {
         loop {
             let number = self.window.next();
-            let len = self.source.len_of(number)?;
+            let len = self.source.len_of(number, &self.settings.layout)?;
             if !self.has_credit(number) {
                 return None;
             }
@@ -533,46 +605,36 @@ impl Sender {
 
     /// The next packets of a round.
     fn run(&mut self, number: u32, now: Duration, packets_max: u16) -> Option<Run> {
-        let layout = self.settings.layout;
         let is_limited = self.is_limited();
         let blast = self.window.get_mut(number)?;
-        let first = blast.rest.first_from(0)?;
-        let mut packets = 0;
-        let mut bytes = 0;
-        while packets < packets_max && blast.rest.remove(first + packets) {
-            bytes += u64::from(layout.packet_len(first + packets, blast.len));
-            packets += 1;
-        }
+        let (packets, bytes) = blast.take_packets(packets_max, &self.settings.layout)?;
         let asks = blast.rest.is_empty();
         let to = match asks {
             true => blast.awaited,
-            false => lacking_peers(blast, first, packets),
+            false => blast.lacking_peers(&packets),
         };
-        let snapshot = self.rate.on_sent(self.in_flight, is_limited, now);
-        blast.unconfirmed += bytes;
-        self.in_flight += bytes;
         let run = Run {
             blast: number,
-            first,
-            packets,
+            first: packets.start,
+            packets: packets.end - packets.start,
             count: blast.count,
             round: blast.round,
             asks,
-            to: to.minus(to.minus(self.live)),
+            to: to.intersection(self.live),
         };
+        let snapshot = self.rate.on_sent(self.in_flight, now);
+        blast.unconfirmed += bytes;
+        self.in_flight += bytes;
+        self.pace(bytes, run.to, now);
         if asks {
-            blast.snapshot = snapshot;
-            blast.asking = first + packets - 1;
+            let is_late = core::mem::take(&mut self.schedule.pace.is_late);
+            if let Some(blast) = self.window.get_mut(number) {
+                blast.snapshot = snapshot.limited(is_limited || is_late);
+                blast.asking = packets.end - 1;
+            }
             self.schedule.current = None;
             self.asked(number, now);
         }
-        let pause = self.rate.time_of(bytes);
-        // A late caller makes up for at most a millisecond.
-        let start = self
-            .schedule
-            .paced_until
-            .max(now.saturating_sub(Duration::from_millis(1)));
-        self.schedule.paced_until = start + pause;
         Some(run)
     }
 
@@ -591,7 +653,7 @@ impl Sender {
         blast.round = round;
         let bytes = u64::from(layout.packet_len(blast.asking, blast.len));
         // The silence was the limit, and tells nothing about the rate of the network.
-        blast.snapshot = self.rate.on_sent(self.in_flight, true, now);
+        blast.snapshot = blast.snapshot.limited(true);
         blast.unconfirmed += bytes;
         self.in_flight += bytes;
         let run = Run {
@@ -601,10 +663,20 @@ impl Sender {
             count: blast.count,
             round,
             asks: true,
-            to: blast.awaited.minus(blast.awaited.minus(self.live)),
+            to: blast.awaited.intersection(self.live),
         };
+        self.pace(bytes, run.to, now);
         self.asked(number, now);
         Some(run)
+    }
+
+    /// Packets leave for these receivers. A late caller makes up for a quarter of a round trip.
+    fn pace(&mut self, bytes: u64, to: PeerSet, now: Duration) {
+        let round_trips = to.iter().map(|peer| self.peers[peer].round_trip.smoothed());
+        let quarter = round_trips.min().unwrap_or_default() / 4;
+        let duration = self.rate.time_of(bytes * u64::from(to.count()));
+        let late_max = quarter.clamp(LATE_MIN, LATE_MAX);
+        self.schedule.pace.on_sent(duration, late_max, now);
     }
 
     /// The last packet of a round leaves.
@@ -619,7 +691,6 @@ impl Sender {
             state.unanswered_since = state.unanswered_since.or(Some(now));
         }
         self.schedule.newest_question = now;
-        self.schedule.probes_in_row = 0;
         self.schedule.asked.push_back((now, number, blast.round));
     }
 }
@@ -651,17 +722,6 @@ fn skip_present(blast: &mut Blast) {
     }
 }
 
-/// Receivers that lack one of these packets.
-fn lacking_peers(blast: &Blast, first: u16, packets: u16) -> PeerSet {
-    let lacks = |missing: &PacketSet| {
-        missing
-            .first_from(first)
-            .is_some_and(|packet| packet < first + packets)
-    };
-    let lacking = blast.missing.iter().enumerate().filter(|(_, it)| lacks(it));
-    lacking.fold(PeerSet::default(), |set, (peer, _)| set.with(peer))
-}
-
 /// The time since a packet was sent, by the low bits of the time of sending. 0 tells no time.
 fn age_of(sent_us: u32, now: Duration) -> Option<Duration> {
     let age = low_us(now).wrapping_sub(sent_us);
@@ -674,10 +734,8 @@ const fn low_us(now: Duration) -> u32 {
     now.as_micros() as u32
 }
 
-impl Sender {
-    /// The time of sending for the header of a packet, µs: never 0.
-    #[must_use]
-    pub fn timestamp(now: Duration) -> u32 {
-        low_us(now).max(1)
-    }
+/// The time of sending for the header of a packet, µs: never 0.
+#[must_use]
+pub fn timestamp_us(now: Duration) -> u32 {
+    low_us(now).max(1)
 }

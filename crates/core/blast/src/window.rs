@@ -1,6 +1,6 @@
 //! Blasts that the sender has begun, and at least one receiver lacks.
 
-use core::time::Duration;
+use core::{ops::Range, time::Duration};
 use std::collections::VecDeque;
 
 use protocol::blast::PacketSet;
@@ -44,25 +44,45 @@ pub(crate) struct Blast {
 }
 
 impl Blast {
-    fn unused() -> Self {
-        Self {
-            len: 0,
-            count: 0,
-            round: 0,
-            phase: Phase::Whole,
-            rest: PacketSet::default(),
-            missing: Vec::new(),
-            awaited: PeerSet::default(),
-            unconfirmed: 0,
-            asking: 0,
-            asked_at: Duration::ZERO,
-            snapshot: Snapshot::default(),
-        }
-    }
-
     /// All packets of a round were sent, and not all receivers have answered.
     pub(crate) const fn is_asked(&self) -> bool {
         matches!(self.phase, Phase::Asked | Phase::Unanswered)
+    }
+
+    /// When the round was sent that an acknowledgement of this round answers first.
+    pub(crate) fn answered_at(&self, peer: usize, round: u16) -> Option<Duration> {
+        let is_answer = round == self.round && self.is_asked() && self.awaited.contains(peer);
+        is_answer.then_some(self.asked_at)
+    }
+
+    /// The receiver has the blast.
+    pub(crate) fn is_at(&self, peer: usize) -> bool {
+        self.missing.get(peer).is_none_or(PacketSet::is_empty)
+    }
+
+    /// Takes the next packets of the round, at most `count` in a row. Returns the packets and their bytes.
+    pub(crate) fn take_packets(
+        &mut self,
+        count: u16,
+        layout: &Layout,
+    ) -> Option<(Range<u16>, u64)> {
+        let first = self.rest.first_from(0)?;
+        let (mut end, mut bytes) = (first, 0);
+        while end - first < count && self.rest.remove(end) {
+            bytes += u64::from(layout.packet_len(end, self.len));
+            end += 1;
+        }
+        Some((first..end, bytes))
+    }
+
+    /// Receivers that lack one of these packets.
+    pub(crate) fn lacking_peers(&self, packets: &Range<u16>) -> PeerSet {
+        let lacks = |missing: &PacketSet| {
+            let found = missing.first_from(packets.start);
+            found.is_some_and(|packet| packet < packets.end)
+        };
+        let lacking = self.missing.iter().enumerate().filter(|(_, it)| lacks(it));
+        lacking.fold(PeerSet::default(), |set, (peer, _)| set.with(peer))
     }
 
     /// Packets that at least one receiver lacks.
@@ -87,17 +107,23 @@ impl Blast {
 }
 
 /// Blasts from the first that is not whole at all receivers to the newest.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Window {
     blasts: VecDeque<Blast>,
     base: u32,
-    /// For the next blasts: a blast in a row of thousands allocates no memory.
-    unused: Vec<Blast>,
+}
+
+impl From<Option<u32>> for Window {
+    /// Blasts before the first are at all receivers.
+    fn from(first: Option<u32>) -> Self {
+        Self {
+            blasts: VecDeque::new(),
+            base: first.unwrap_or(0),
+        }
+    }
 }
 
 impl Window {
-    const UNUSED_MAX: usize = 64;
-
     /// The first blast that is not whole at all receivers.
     pub(crate) const fn base(&self) -> u32 {
         self.base
@@ -125,10 +151,8 @@ impl Window {
         count: u16,
         lacks: impl Iterator<Item = bool>,
     ) -> &mut Blast {
-        let mut blast = self.unused.pop().unwrap_or_else(Blast::unused);
-        let mut missing = core::mem::take(&mut blast.missing);
-        missing.clear();
         let mut awaited = PeerSet::default();
+        let mut missing = Vec::new();
         for (peer, lacks) in lacks.enumerate() {
             missing.push(match lacks {
                 true => PacketSet::full(count),
@@ -138,38 +162,38 @@ impl Window {
                 awaited = awaited.with(peer);
             }
         }
-        blast = Blast {
+        let is_whole = awaited.is_empty();
+        let blast = Blast {
             len,
             count,
-            phase: match awaited.is_empty() {
-                true => Phase::Whole,
-                false => Phase::Unsent,
+            round: 0,
+            phase: if is_whole {
+                Phase::Whole
+            } else {
+                Phase::Unsent
             },
             rest: PacketSet::full(count),
             missing,
             awaited,
-            ..Blast::unused()
+            unconfirmed: 0,
+            asking: 0,
+            asked_at: Duration::ZERO,
+            snapshot: Snapshot::default(),
         };
         self.blasts.push_back(blast);
         let last = self.blasts.len() - 1;
         &mut self.blasts[last]
     }
 
-    /// Lets whole blasts at the beginning go. Returns whether a blast went.
-    pub(crate) fn release(&mut self) -> bool {
-        let before = self.base;
+    /// Lets whole blasts at the beginning go.
+    pub(crate) fn release(&mut self) {
         while self
             .blasts
             .front()
             .is_some_and(|it| it.phase == Phase::Whole)
         {
-            if let Some(blast) = self.blasts.pop_front()
-                && self.unused.len() < Self::UNUSED_MAX
-            {
-                self.unused.push(blast);
-            }
+            self.blasts.pop_front();
             self.base += 1;
         }
-        self.base > before
     }
 }

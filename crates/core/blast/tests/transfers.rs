@@ -147,6 +147,7 @@ impl Transfer {
         let layout = Layout::new(scenario.packet_bytes, scenario.packets).unwrap();
         let settings = Settings {
             layout,
+            transfer: TRANSFER_NUMBER,
             policy: scenario.policy,
             rate_max: None,
             round_trip: DELAY_UNIT,
@@ -187,7 +188,7 @@ impl Transfer {
 
     fn transmit(&mut self, transmission: Transmission, now: Duration) {
         let layout = self.layout();
-        let sent_us = Sender::timestamp(now);
+        let sent_us = blast::timestamp_us(now);
         let (headers, to): (Vec<PacketHeader>, _) = match transmission {
             Transmission::Probe { blast, round, to } => {
                 let header = PacketHeader {

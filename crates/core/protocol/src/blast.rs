@@ -19,7 +19,8 @@
 //!
 //! All fields are little-endian. Each datagram ends with a tag of an AEAD cipher, which covers the header; this module
 //! neither makes nor checks tags. A cipher needs a number that is used once per key: [`PacketHeader::nonce`] and
-//! [`Acknowledgement::nonce`]. A sender therefore raises the round of a blast with each repetition.
+//! [`Acknowledgement::nonce`]. A sender therefore raises the round of a blast with each repetition, and each
+//! direction has a key of its own.
 //!
 //! Datagrams may be lost, doubled and reordered.
 

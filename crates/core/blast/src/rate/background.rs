@@ -67,7 +67,7 @@ impl Background {
     }
 
     /// Halves the window, once in a round trip.
-    fn reduce(&mut self, now: Duration) {
+    pub(super) fn reduce(&mut self, now: Duration) {
         self.is_slow_start = false;
         if now >= self.reduced_until {
             self.window = (self.window / 2).max(self.packet * WINDOW_MIN_PACKETS);

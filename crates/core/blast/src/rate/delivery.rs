@@ -12,6 +12,16 @@ pub(crate) struct Snapshot {
     is_limited: bool,
 }
 
+impl Snapshot {
+    /// Data, credit or the caller, not the network, limit the transfer.
+    pub(crate) const fn limited(self, is_limited: bool) -> Self {
+        Self {
+            is_limited: self.is_limited || is_limited,
+            ..self
+        }
+    }
+}
+
 /// Delivered bytes, and when.
 #[derive(Debug, Default)]
 pub(super) struct Delivery {
@@ -22,12 +32,7 @@ pub(super) struct Delivery {
 }
 
 impl Delivery {
-    pub(super) const fn on_sent(
-        &mut self,
-        in_flight: u64,
-        is_limited: bool,
-        now: Duration,
-    ) -> Snapshot {
+    pub(super) const fn on_sent(&mut self, in_flight: u64, now: Duration) -> Snapshot {
         if in_flight == 0 {
             self.delivered_at = now;
             self.first_sent_at = now;
@@ -37,7 +42,7 @@ impl Delivery {
             delivered_at: self.delivered_at,
             first_sent_at: self.first_sent_at,
             sent_at: now,
-            is_limited,
+            is_limited: false,
         }
     }
 

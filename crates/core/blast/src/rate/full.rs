@@ -11,7 +11,7 @@ enum Stage {
     Drain,
     /// Eight phases of a round trip each: faster, slower, and six at the measured rate.
     Cruise { phase: usize, since: Duration },
-    /// Few packets under way for 200 ms, so that the shortest round trip is seen again.
+    /// Two blasts under way for 200 ms, so that the shortest round trip is seen again.
     ShortestRoundTrip { until: Duration },
 }
 
@@ -104,6 +104,10 @@ impl Full {
         }
         self.measure_round_trip(sample, now);
         self.advance(sample, is_round_over, now);
+    }
+
+    pub(super) const fn on_marked(&mut self, bytes: u64) {
+        self.share.1 += bytes;
     }
 
     /// Bytes in a second: the highest of the last round trips.

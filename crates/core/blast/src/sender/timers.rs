@@ -16,13 +16,13 @@ impl Sender {
         if self.is_over() {
             return None;
         }
-        if !self.schedule.questions.is_empty() || self.schedule.is_probe_due {
+        if !self.schedule.questions.is_empty() || self.schedule.probes.is_due {
             return Some(Duration::ZERO);
         }
-        let packets = self.may_send().then_some(self.schedule.paced_until);
+        let packets = self.may_send().then_some(self.schedule.pace.until);
         let peers = self.live.iter().filter_map(|peer| {
             let since = self.peers[peer].unanswered_since?;
-            Some(since + self.settings.peer_timeout)
+            Some(since.saturating_add(self.settings.peer_timeout))
         });
         let times = peers.chain(packets).chain(self.probe_due());
         times.chain(self.question_due()).min()
@@ -33,27 +33,33 @@ impl Sender {
         self.drop_failed_peers(now);
         self.schedule.forget_answered(&self.window);
         if self.question_due().is_some_and(|due| due <= now) {
-            self.repeat_question();
+            self.repeat_questions();
         }
         if self.probe_due().is_some_and(|due| due <= now) {
-            self.schedule.is_probe_due = true;
+            self.schedule.probes.is_due = true;
         }
     }
 
     /// The question of a probe, if due.
     pub(super) fn probe(&mut self, now: Duration) -> Option<Transmission> {
-        if !core::mem::take(&mut self.schedule.is_probe_due) {
+        if !core::mem::take(&mut self.schedule.probes.is_due) {
             return None;
         }
-        let Some(round) = self.schedule.probes.checked_add(1) else {
-            let all = self.live;
-            all.iter().for_each(|peer| self.drop_peer(peer, now));
+        let blast = self.window.next();
+        let Some(round) = self.schedule.probes.of(blast).checked_add(1) else {
+            // A nonce is never used a second time.
+            for peer in self
+                .live
+                .iter()
+                .filter(|peer| !self.takes(*peer, blast))
+                .collect::<Vec<_>>()
+            {
+                self.drop_peer(peer, now);
+            }
             return None;
         };
-        self.schedule.probes = round;
-        self.schedule.probes_in_row += 1;
+        self.schedule.probes.sent = (blast, round);
         self.schedule.newest_question = now;
-        let blast = self.window.next();
         let mut to = PeerSet::default();
         for peer in self.live.iter() {
             if self.takes(peer, blast) {
@@ -75,7 +81,7 @@ impl Sender {
     /// Data or credit limit the transfer now, not the network.
     pub(super) fn is_limited(&self) -> bool {
         let next = self.window.next();
-        self.source.len_of(next).is_none() || !self.has_credit(next)
+        self.source.len_of(next, &self.settings.layout).is_none() || !self.has_credit(next)
     }
 
     fn may_send(&self) -> bool {
@@ -95,18 +101,18 @@ impl Sender {
         self.in_flight == 0
             && self.schedule.current.is_none()
             && self.schedule.repairs.is_empty()
-            && self.source.len_of(next).is_some()
+            && self.source.len_of(next, &self.settings.layout).is_some()
             && !self.has_credit(next)
     }
 
     /// When the next probe leaves: the receiver tells of more credit by itself, so probes become rare (RFC 9293,
     /// 3.8.6.1).
     fn probe_due(&self) -> Option<Duration> {
-        let doubled = 1 << self.schedule.probes_in_row.min(16);
+        let doubled = 1 << self.schedule.probes.of(self.window.next()).min(16);
         let pause = self.answer_timeout().saturating_mul(doubled);
         let pause = pause.min(PROBE_PAUSE_MAX);
         (self.is_out_of_credit() && self.flaws.probes())
-            .then(|| self.schedule.newest_question + pause)
+            .then(|| self.schedule.newest_question.saturating_add(pause))
     }
 
     fn answer_timeout(&self) -> Duration {
@@ -124,35 +130,40 @@ impl Sender {
             true => self.schedule.newest_question,
             false => oldest,
         };
-        Some(start + self.answer_timeout())
+        Some(start.saturating_add(self.answer_timeout()))
     }
 
-    /// Repeats the last packet of the oldest round: in a silence always of the same blast.
-    fn repeat_question(&mut self) {
-        let is_asked = |number: &u32| {
-            let blast = self.window.get(*number);
-            blast.is_some_and(|it| it.phase == Phase::Asked)
-        };
-        let silent = self.schedule.silent.filter(is_asked);
-        let oldest = self.schedule.asked.front().map(|asked| asked.1);
-        let Some(number) = silent.or(oldest) else {
-            return;
-        };
-        let Some(blast) = self.window.get_mut(number) else {
-            return;
-        };
-        blast.phase = Phase::Unanswered;
-        for peer in blast.awaited.minus(blast.awaited.minus(self.live)).iter() {
-            self.peers[peer].round_trip.on_timeout();
+    /// Repeats the last packet of one round for each receiver whose answer is missing: of the oldest round, and in a
+    /// silence always of the same blast.
+    fn repeat_questions(&mut self) {
+        let oldest = self.schedule.asked.iter().map(|asked| asked.1);
+        let candidates = core::mem::take(&mut self.schedule.silent).into_iter();
+        let mut unasked = self.live;
+        for number in candidates.chain(oldest.collect::<Vec<_>>()) {
+            let Some(blast) = self.window.get_mut(number) else {
+                continue;
+            };
+            let to = blast.awaited.intersection(unasked);
+            if blast.phase != Phase::Asked || to.is_empty() {
+                continue;
+            }
+            blast.phase = Phase::Unanswered;
+            for peer in to.iter() {
+                self.peers[peer].round_trip.on_timeout();
+                unasked = unasked.without(peer);
+            }
+            self.schedule.silent.push(number);
+            self.schedule.questions.push_back(number);
+            if unasked.is_empty() {
+                return;
+            }
         }
-        self.schedule.silent = Some(number);
-        self.schedule.questions.push_back(number);
     }
 
     fn drop_failed_peers(&mut self, now: Duration) {
         for peer in self.live.iter() {
             let since = self.peers[peer].unanswered_since;
-            if since.is_none_or(|since| since + self.settings.peer_timeout > now) {
+            if since.is_none_or(|since| since.saturating_add(self.settings.peer_timeout) > now) {
                 continue;
             }
             match self.is_awaited(peer) {
@@ -163,7 +174,7 @@ impl Sender {
     }
 
     /// An answer of the receiver is missing.
-    fn is_awaited(&self, peer: usize) -> bool {
+    pub(super) fn is_awaited(&self, peer: usize) -> bool {
         let numbers = self.window.base()..self.window.next();
         let is_of = |number: u32| {
             let blast = self.window.get(number);
