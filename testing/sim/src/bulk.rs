@@ -10,7 +10,9 @@
 //! - No nonce is used a second time.
 //! - No packet of a blast for which a receiver has given no credit is sent.
 //! - While no acknowledgement arrives, the sender repeats the last packet of a round, and nothing else.
-//! - After the last fault all receivers get all data.
+//! - A blast that a receiver acknowledges as whole, or that the sender releases, is whole at the receiver.
+//! - A receiver counts as complete when it has all data, and as lost only if its host is gone.
+//! - After the last fault all receivers that are there get all data, and the sender knows.
 
 mod network;
 mod receiving;
@@ -137,11 +139,11 @@ impl BulkRun {
     fn run(&mut self) -> Result<(), Broken> {
         self.begin_session((0..self.scenario.receivers).collect())?;
         for _ in 0..EVENTS_MAX {
-            if self
+            let are_finished = self
                 .receivers
                 .iter()
-                .all(|it| it.is_finished(&self.scenario))
-            {
+                .all(|it| it.is_finished(&self.scenario));
+            if are_finished && self.sessions.iter().all(Session::is_over) {
                 self.outcome.elapsed = self.now;
                 return Ok(());
             }
@@ -156,11 +158,21 @@ impl BulkRun {
     }
 
     fn due(&self) -> u64 {
-        let sessions = self.sessions.iter().map(Session::due);
+        let late = self.scenario.late;
+        let sessions = self.sessions.iter().map(|it| it.due().saturating_add(late));
         let receivers = self.receivers.iter().map(ReceivingHost::due);
         let joins = self.joins.iter().filter_map(|at| *at);
         let crash = self.crashes.front().map(|crash| crash.at);
-        let times = sessions.chain(receivers).chain(joins).chain(crash);
+        let gone = self
+            .scenario
+            .gone
+            .map(|(_, at)| at)
+            .filter(|at| *at > self.now);
+        let times = sessions
+            .chain(receivers)
+            .chain(joins)
+            .chain(crash)
+            .chain(gone);
         times.chain([self.network.due()]).min().unwrap_or(u64::MAX)
     }
 
@@ -180,6 +192,11 @@ impl BulkRun {
     }
 
     fn crash(&mut self) {
+        if let Some((number, at)) = self.scenario.gone
+            && at <= self.now
+        {
+            self.receivers[number].go_for_good();
+        }
         while self
             .crashes
             .front()
@@ -282,10 +299,19 @@ impl BulkRun {
 
     fn send(&mut self, number: usize) -> Result<(), Broken> {
         let session = &mut self.sessions[number];
-        if session.due() > self.now {
+        if session.due().saturating_add(self.scenario.late) > self.now {
             return Ok(());
         }
         let packets = session.run(&self.scenario, self.now, &mut self.outcome)?;
+        for (receiver, released) in session.released() {
+            self.receivers[receiver].check_released(released)?;
+        }
+        for receiver in session.take_completed() {
+            self.receivers[receiver].check_all(&self.scenario)?;
+        }
+        for receiver in session.take_lost() {
+            self.receivers[receiver].check_gone()?;
+        }
         for (to, header, payload) in packets {
             self.note(|| format!("to {to}: {header:?}"));
             let datagram = Datagram::Packet(header, payload);

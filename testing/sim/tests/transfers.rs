@@ -120,6 +120,8 @@ flaws! {
     ignored_silence_is_found: SilenceIgnored,
     copy_in_order_is_found: CopiedInOrder,
     forgotten_copy_is_found: NotCopied,
+    answer_without_credit_is_found: AnsweredWithoutCredit,
+    expected_present_packet_is_found: PresentExpected,
     almost_whole_blast_is_found: AlmostWhole,
     early_release_is_found: ReleasedEarly,
 }

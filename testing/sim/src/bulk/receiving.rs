@@ -28,6 +28,8 @@ pub(super) struct ReceivingHost {
     writing: VecDeque<(u64, u32)>,
     /// The disk is busy until then.
     disk_until: u64,
+    /// The host is off for good, and nobody told the sender.
+    is_gone: bool,
 }
 
 impl ReceivingHost {
@@ -46,6 +48,7 @@ impl ReceivingHost {
             durable: BlastRanges::new(),
             writing: VecDeque::new(),
             disk_until: 0,
+            is_gone: false,
         }
     }
 
@@ -95,7 +98,40 @@ impl ReceivingHost {
 
     pub(super) fn is_finished(&self, scenario: &BulkScenario) -> bool {
         let blasts = scenario.layout.blasts(scenario.size).unwrap_or(u32::MAX);
-        self.durable.first_gap(0) >= blasts
+        self.is_gone || self.durable.first_gap(0) >= blasts
+    }
+
+    /// The host loses power, and is not repaired.
+    pub(super) fn go_for_good(&mut self) {
+        self.is_gone = true;
+        self.receiver = None;
+        self.queue.clear();
+        self.writing.clear();
+    }
+
+    /// The sender takes this receiver for lost.
+    pub(super) fn check_gone(&self) -> Result<(), Broken> {
+        match self.is_gone {
+            true => Ok(()),
+            false => Err(Broken("a receiver that is there counts as lost".to_owned())),
+        }
+    }
+
+    /// The sender takes this receiver for complete.
+    pub(super) fn check_all(&self, scenario: &BulkScenario) -> Result<(), Broken> {
+        let blasts = scenario.layout.blasts(scenario.size).unwrap_or(u32::MAX);
+        (0..blasts).try_for_each(|blast| self.check(scenario, blast, "at a complete receiver"))
+    }
+
+    /// The sender has let these blasts go.
+    pub(super) fn check_released(&self, released: u32) -> Result<(), Broken> {
+        let whole = self.receiver.as_ref().map(Receiver::whole_below);
+        match whole.is_some_and(|whole| released > whole) {
+            true => Err(Broken(format!(
+                "blasts below {released} are released: {whole:?}"
+            ))),
+            false => Ok(()),
+        }
     }
 
     pub(super) fn arrive(&mut self, header: Option<PacketHeader>, payload: Vec<u8>, now: u64) {
@@ -184,6 +220,13 @@ impl ReceivingHost {
         for Relocation { from, to } in plan {
             let payload = self.read(scenario, from, to, &buffers);
             self.write(scenario, to, payload, &mut buffers);
+        }
+        let whole = acknowledgements.iter().filter(|it| it.missing.is_empty());
+        for blast in whole
+            .map(|it| it.blast)
+            .filter(|it| *it != Acknowledgement::NO_BLAST)
+        {
+            self.check(scenario, blast, "acknowledged")?;
         }
         while let Some(blast) = receiver.poll_whole() {
             self.check(scenario, blast, "whole")?;

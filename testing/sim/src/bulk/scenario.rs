@@ -23,6 +23,10 @@ pub enum BulkFlaw {
     NotCopied,
     /// A blast that lacks a packet counts as whole.
     AlmostWhole,
+    /// A receiver answers as if a blast were whole of which it took nothing.
+    AnsweredWithoutCredit,
+    /// Packets are received at positions of packets that are there.
+    PresentExpected,
     /// Data is released before the last of several receivers has it.
     ReleasedEarly,
 }
@@ -54,6 +58,10 @@ pub struct BulkScenario {
     disk_stop: (u64, u64),
     pub(super) path: Path,
     pub(super) crashes: Vec<Crash>,
+    /// A receiver whose host is off for good from this time on.
+    pub(super) gone: Option<(usize, u64)>,
+    /// The sending process is woken so late, ns.
+    pub(super) late: u64,
     /// All data is there at this time.
     pub(super) deadline: u64,
     flaw: Option<BulkFlaw>,
@@ -82,6 +90,13 @@ impl BulkScenario {
         let count = rng.random_range(0..4);
         let mut crashes: Vec<Crash> = (0..count).map(|_| crash(rng)).collect();
         crashes.sort_by_key(|crash| crash.at);
+        let is_gone = receivers > 1 && rng.random_ratio(1, 3);
+        let gone = (
+            rng.random_range(0..receivers),
+            rng.random_range(0..faults_end),
+        );
+        let is_late = rng.random_ratio(1, 4);
+        let late = rng.random_range(0..5 * MS);
         let disk_stop = rng.random_range(0..faults_end);
         Self {
             seed,
@@ -95,6 +110,8 @@ impl BulkScenario {
             disk_stop: (disk_stop, disk_stop + rng.random_range(0..8 * SECOND)),
             path,
             crashes,
+            gone: is_gone.then_some(gone),
+            late: if is_late { late } else { 0 },
             deadline: faults_end + 8 * SECOND + REST_TIME,
             flaw: None,
         }
@@ -113,6 +130,8 @@ impl BulkScenario {
             ..self.path
         };
         self.crashes.clear();
+        self.gone = None;
+        self.late = 0;
         self.disk_stop = (0, 0);
         self
     }
@@ -189,7 +208,9 @@ impl BulkScenario {
         let has = |flaw| self.flaw == Some(flaw);
         Flaws {
             reuses_rounds: has(BulkFlaw::RoundReused),
-            ignores_credit: has(BulkFlaw::CreditIgnored),
+            ignores_credit: has(BulkFlaw::CreditIgnored) || has(BulkFlaw::AnsweredWithoutCredit),
+            answers_without_credit: has(BulkFlaw::AnsweredWithoutCredit),
+            expects_present: has(BulkFlaw::PresentExpected),
             does_not_probe: has(BulkFlaw::NotProbed),
             sends_into_silence: has(BulkFlaw::SilenceIgnored),
             copies_in_order: has(BulkFlaw::CopiedInOrder),
@@ -197,6 +218,11 @@ impl BulkScenario {
             counts_almost_whole: has(BulkFlaw::AlmostWhole),
             releases_early: has(BulkFlaw::ReleasedEarly),
         }
+    }
+
+    /// Packets without credit break the run.
+    pub(super) fn checks_credit(&self) -> bool {
+        self.flaw != Some(BulkFlaw::AnsweredWithoutCredit)
     }
 
     /// Round trip of the control stream.

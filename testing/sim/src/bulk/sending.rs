@@ -13,6 +13,9 @@ use crate::index;
 
 /// Packets of a call.
 const RUN_MAX: u16 = 16;
+/// Longer than the longest cut.
+const PEER_TIMEOUT: Duration = Duration::from_secs(40);
+
 pub(super) type Packet = (usize, Option<PacketHeader>, Vec<u8>);
 
 #[derive(Debug)]
@@ -27,10 +30,13 @@ pub(super) struct Session {
     available: u64,
     /// Time of the newest acknowledgement, or of the first packet.
     answered_at: u64,
+    /// Receivers that have all data, and receivers that are lost, by the sender.
+    completed: Vec<usize>,
+    lost: Vec<usize>,
     /// By blast: the packet that asked last.
     asked: HashMap<u32, u16>,
-    /// The packet that was repeated since the newest acknowledgement.
-    repeated: Option<(u32, u16)>,
+    /// Packets that were repeated since the newest acknowledgement: at most one for each receiver.
+    repeated: HashSet<(u32, u16)>,
 }
 
 /// The clock of a sender in a run is near the end of the range of the time of sending, µs.
@@ -50,10 +56,11 @@ impl Session {
     ) -> Self {
         let settings = Settings {
             layout: scenario.layout,
+            transfer,
             policy: scenario.policy,
             rate_max: None,
             round_trip: scenario.round_trip(),
-            peer_timeout: Duration::from_secs(60),
+            peer_timeout: PEER_TIMEOUT,
         };
         let credits = offers.iter().map(|offer| offer.0);
         let peers = receivers.iter().zip(credits);
@@ -70,8 +77,10 @@ impl Session {
             is_ended: false,
             available: 0,
             answered_at: now,
+            completed: Vec::new(),
+            lost: Vec::new(),
             asked: HashMap::new(),
-            repeated: None,
+            repeated: HashSet::new(),
         }
     }
 
@@ -86,7 +95,7 @@ impl Session {
             if receiver.0 == number {
                 receiver.2 = false;
                 // The others may have answered everything.
-                self.repeated = None;
+                self.repeated.clear();
                 self.sender.drop_peer(peer, clock(now));
             }
         }
@@ -125,7 +134,7 @@ impl Session {
             return Ok(());
         };
         self.answered_at = now;
-        self.repeated = None;
+        self.repeated.clear();
         let credit = &mut self.receivers[peer].1;
         *credit = acknowledgement.credit.max(*credit);
         let result = self
@@ -142,20 +151,53 @@ impl Session {
     ) -> Result<Vec<Packet>, Broken> {
         self.produce(scenario, now)?;
         self.sender.on_timeout(clock(now));
+        self.take_events();
         let mut packets = Vec::new();
         while let Some(transmission) = self.sender.poll_transmit(clock(now), RUN_MAX) {
             self.send(scenario, transmission, now, &mut packets)?;
         }
         outcome.sent += u64::try_from(packets.len()).unwrap_or(0);
-        while let Some(event) = self.sender.poll_event() {
-            if let SenderEvent::PeerLost(peer) = event
-                && self.receivers[peer].2
-            {
-                let number = self.receivers[peer].0;
-                return Err(Broken(format!("receiver {number} counts as lost")));
-            }
+        self.take_events();
+        if self.sender.is_over() && self.lost.is_empty() && self.sender.in_flight() > 0 {
+            let rest = self.sender.in_flight();
+            return Err(Broken(format!("{rest} bytes are under way at the end")));
         }
         Ok(packets)
+    }
+
+    fn take_events(&mut self) {
+        while let Some(event) = self.sender.poll_event() {
+            let (SenderEvent::PeerLost(peer) | SenderEvent::PeerComplete(peer)) = event;
+            // The others may have answered everything.
+            self.repeated.clear();
+            let (number, _, takes_part) = &mut self.receivers[peer];
+            if std::mem::take(takes_part) {
+                match event {
+                    SenderEvent::PeerLost(_) => self.lost.push(*number),
+                    SenderEvent::PeerComplete(_) => self.completed.push(*number),
+                }
+            }
+        }
+    }
+
+    /// The transfer is over, or its sender is gone.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_ended || self.sender.is_over()
+    }
+
+    /// By receiver that takes part: blasts below this number are released.
+    pub(super) fn released(&self) -> Vec<(usize, u32)> {
+        let live = self.receivers.iter().filter(|it| it.2);
+        live.map(|it| (it.0, self.sender.released_below()))
+            .collect()
+    }
+
+    pub(super) fn take_completed(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.completed)
+    }
+
+    pub(super) fn take_lost(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.lost)
     }
 
     fn produce(&mut self, scenario: &BulkScenario, now: u64) -> Result<(), Broken> {
@@ -189,7 +231,7 @@ impl Session {
             count,
             round,
             asks,
-            sent_us: Sender::timestamp(clock(now)),
+            sent_us: blast::timestamp_us(clock(now)),
         };
         let (headers, to): (Vec<_>, _) = match transmission {
             Transmission::Probe { blast, round, to } => {
@@ -204,8 +246,11 @@ impl Session {
                 (headers.collect(), run.to)
             }
         };
+        if to.is_empty() {
+            return Err(Broken(format!("to no receiver: {transmission:?}")));
+        }
         for header in headers {
-            self.check(&header, now)?;
+            self.check(&header, scenario, now)?;
             for peer in to.iter() {
                 let payload = payload(scenario, &header);
                 packets.push((self.receivers[peer].0, Some(header), payload));
@@ -214,31 +259,35 @@ impl Session {
         Ok(())
     }
 
-    fn check(&mut self, header: &PacketHeader, now: u64) -> Result<(), Broken> {
+    fn check(
+        &mut self,
+        header: &PacketHeader,
+        scenario: &BulkScenario,
+        now: u64,
+    ) -> Result<(), Broken> {
         if !self.nonces.insert(header.nonce()) {
             return Err(Broken(format!("a nonce is used a second time: {header:?}")));
         }
         let mut live = self.receivers.iter().filter(|it| it.2);
-        if !header.is_probe() && live.any(|it| header.blast >= it.1) {
+        if scenario.checks_credit() && !header.is_probe() && live.any(|it| header.blast >= it.1) {
             let credits = &self.receivers;
             return Err(Broken(format!("no credit for {header:?}: {credits:?}")));
         }
         if header.is_probe() {
             return Ok(());
         }
-        let packet = (header.blast, header.packet);
-        if let Some(repeated) = self.repeated.filter(|repeated| *repeated != packet) {
-            let text = format!("into the silence, after {repeated:?}: {header:?}");
-            return Err(Broken(text));
+        // Questions that an acknowledgement causes leave at once.
+        let is_repeated = header.asks
+            && self.asked.insert(header.blast, header.packet) == Some(header.packet)
+            && now > self.answered_at;
+        if is_repeated {
+            self.repeated.insert((header.blast, header.packet));
         }
-        if header.asks {
-            let before = self.asked.insert(header.blast, header.packet);
-            // Questions that an acknowledgement causes leave at once.
-            if before == Some(header.packet) && now > self.answered_at {
-                self.repeated = Some(packet);
-            }
+        let live = self.receivers.iter().filter(|it| it.2).count();
+        match self.repeated.is_empty() || is_repeated && self.repeated.len() <= live {
+            true => Ok(()),
+            false => Err(Broken(format!("into the silence: {header:?}"))),
         }
-        Ok(())
     }
 }
 
