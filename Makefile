@@ -9,7 +9,7 @@
 # make soak         some tests for longer: hundreds of deaths of a logger, many random histories
 # make bench        what the protection costs
 # make paper        the experiments of the FT-TCP paper, repeated; ARGS=--objects: of the TRODS paper
-# make simulate     the simulation of the optimistic make paper, repeated
+# make simulate     the simulation of the optimistic make paper, repeated (ARGS=--blast: of the bulk transfer paper)
 # make redis-suite  redis' own tests against a redis that is killed again and again
 # make kernels      the data plane on Debian's kernels, in qemu
 # make setup        the packages that all of these need; each of them installs its own by itself

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod blast;
 mod objects;
 mod paper;
 mod redis_suite;

@@ -22,6 +22,7 @@ use measured::Builds;
 use plan::Plan;
 use report::Report;
 
+use crate::blast;
 use harness::task::{Interrupt, ended};
 
 /// Options of `make simulate`.
@@ -36,17 +37,25 @@ pub(crate) struct Options {
     /// Largest number of runs of a setting, even if the precision is not reached
     #[arg(long, default_value_t = 1000, value_name = "NUMBER")]
     runs: usize,
+    /// Repeat the simulation of the bulk transfer paper instead: figures 5 to 7, and the predictions of section 6
+    #[arg(long, conflicts_with_all = ["times", "precision", "runs"])]
+    blast: bool,
     /// Seed of the random numbers
     #[arg(long, default_value_t = 1989)]
     seed: u64,
-    /// Directory of SIMULATION.md and simulation.json; results.json of `make bench` is read there
+    /// Directory of SIMULATION.md and simulation.json (with --blast: SIMULATION-BLAST.md and simulation-blast.json);
+    /// results.json of `make bench` is read there
     #[arg(long, default_value = "bench", value_name = "DIRECTORY")]
     output: PathBuf,
 }
 
 /// Simulates all settings. The exit status is 0 with any results.
 pub(crate) fn main(options: &Options) -> ExitCode {
-    ended("simulate", run(options))
+    let result = match options.blast {
+        true => blast::run(options.seed, &options.output),
+        false => run(options),
+    };
+    ended("simulate", result)
 }
 
 fn run(options: &Options) -> Result<bool> {
