@@ -1,0 +1,51 @@
+//! Datagrams are sealed by AES-128-GCM. The header is covered and stays readable; the tag follows the payload.
+//!
+//! A key belongs to a transfer and a direction. The nonces are numbers of `protocol::blast` that the core never uses a
+//! second time.
+
+use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
+
+/// Bytes of a key.
+pub const KEY_LEN: usize = 16;
+/// Bytes of a tag.
+pub const TAG_LEN: usize = 16;
+
+/// The key of a direction of a transfer.
+pub(crate) struct Cipher(LessSafeKey);
+
+impl Cipher {
+    pub(crate) fn new(key: &[u8; KEY_LEN]) -> Self {
+        let Ok(key) = UnboundKey::new(&AES_128_GCM, key) else {
+            unreachable!("the key has the length of the algorithm");
+        };
+        Self(LessSafeKey::new(key))
+    }
+
+    /// Encrypts `payload` in place, and writes the tag.
+    pub(crate) fn seal(&self, nonce: [u8; 12], header: &[u8], payload: &mut [u8], tag: &mut [u8]) {
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let Ok(sealed) = self
+            .0
+            .seal_in_place_separate_tag(nonce, Aad::from(header), payload)
+        else {
+            unreachable!("a datagram is shorter than the limit of the algorithm");
+        };
+        tag.copy_from_slice(sealed.as_ref());
+    }
+
+    /// Decrypts `payload` in place. False: the datagram was not made with this key, or was changed.
+    pub(crate) fn open(
+        &self,
+        nonce: [u8; 12],
+        header: &[u8],
+        payload: &mut [u8],
+        tag: [u8; TAG_LEN],
+    ) -> bool {
+        let nonce = Nonce::assume_unique_for_key(nonce);
+        let tag = Tag::from(tag);
+        let opened = self
+            .0
+            .open_in_place_separate_tag(nonce, Aad::from(header), tag, payload, 0..);
+        opened.is_ok()
+    }
+}

@@ -1,0 +1,248 @@
+//! The receiving end: opens packets, collects blasts, and answers.
+
+use std::{
+    io::IoSlice,
+    net::SocketAddr,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use blast::{BlastRanges, Layout, Receiver, Reception as Packet};
+use protocol::blast::{DATAGRAM_VERSION, PACKET_HEADER_LEN, PacketHeader};
+
+use crate::{
+    BulkError, DataSocket, KEY_LEN, Sink, TAG_LEN,
+    cipher::Cipher,
+    error::SocketContext,
+    socket::{Joined, ReadBuffers},
+};
+
+const STOP_CHECK_TIME: Duration = Duration::from_millis(100);
+
+/// A transfer, as agreed.
+#[derive(Debug, Clone)]
+pub struct Incoming {
+    /// Number of the transfer.
+    pub transfer: u32,
+    /// Address of the sender's UDP socket.
+    pub sender: SocketAddr,
+    /// Key of the packets.
+    pub key: [u8; KEY_LEN],
+    /// Key of the acknowledgements.
+    pub answer_key: [u8; KEY_LEN],
+    /// Sizes.
+    pub layout: Layout,
+    /// Bytes in all.
+    pub size: u64,
+    /// Blasts that are taken beyond the whole ones.
+    pub ahead: u32,
+    /// Blasts that are there.
+    pub present: BlastRanges,
+}
+
+/// A transfer that is over.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reception {
+    /// Packets that arrived more than once.
+    pub duplicates: u32,
+    /// Datagrams that were not made with the key of the transfer, or were changed.
+    pub forged: u64,
+}
+
+/// Receives all data of a transfer into the sink, and answers the sender until `stop` is set: the sender may lack the
+/// last acknowledgement. `on_whole` is called when everything is in the sink.
+///
+/// # Errors
+/// The sender breaks the protocol; the sink or the socket fails; `stop` was set before everything was there.
+pub fn receive(
+    socket: &DataSocket,
+    incoming: Incoming,
+    sink: &mut dyn Sink,
+    on_whole: &mut dyn FnMut(),
+    stop: &AtomicBool,
+) -> Result<Reception, BulkError> {
+    let mut end = ReceivingEnd::new(socket, incoming, sink)?;
+    end.run(on_whole, stop)
+}
+
+struct ReceivingEnd<'a> {
+    socket: &'a DataSocket,
+    sender: SocketAddr,
+    cipher: Cipher,
+    answers: Cipher,
+    core: Receiver,
+    layout: Layout,
+    sink: &'a mut dyn Sink,
+    ahead: u32,
+    answer: Vec<u8>,
+    result: Reception,
+}
+
+impl<'a> ReceivingEnd<'a> {
+    fn new(
+        socket: &'a DataSocket,
+        incoming: Incoming,
+        sink: &'a mut dyn Sink,
+    ) -> Result<Self, BulkError> {
+        let Incoming {
+            transfer,
+            sender,
+            key,
+            answer_key,
+            layout,
+            size,
+            ahead,
+            present,
+        } = incoming;
+        let credit = present.first_gap(0).saturating_add(ahead);
+        Ok(Self {
+            socket,
+            sender,
+            cipher: Cipher::new(&key),
+            answers: Cipher::new(&answer_key),
+            core: Receiver::new(layout, transfer, Some(size), credit, present)?,
+            layout,
+            sink,
+            ahead,
+            answer: Vec::new(),
+            result: Reception::default(),
+        })
+    }
+
+    fn run(
+        &mut self,
+        on_whole: &mut dyn FnMut(),
+        stop: &AtomicBool,
+    ) -> Result<Reception, BulkError> {
+        let mut buffers = ReadBuffers::new();
+        let mut was_whole = false;
+        while !stop.load(Ordering::Relaxed) {
+            let is_more = self.read(&mut buffers)?;
+            if self.core.is_whole() && !was_whole {
+                was_whole = true;
+                self.core.announce();
+                on_whole();
+            }
+            self.answer().doing("send acknowledgements")?;
+            if !is_more {
+                let waited = self.socket.wait(false, STOP_CHECK_TIME);
+                waited.doing("wait for packets")?;
+            }
+        }
+        self.result.duplicates = self.core.duplicates();
+        match was_whole {
+            true => Ok(self.result.clone()),
+            false => Err(BulkError::Stopped),
+        }
+    }
+
+    fn read(&mut self, buffers: &mut ReadBuffers) -> Result<bool, BulkError> {
+        let Self {
+            socket,
+            core,
+            layout,
+            cipher,
+            sink,
+            result,
+            ahead,
+            ..
+        } = self;
+        let mut outcome = Ok(());
+        let is_more = socket.receive(buffers, |joined| {
+            if outcome.is_ok() {
+                outcome = take(core, cipher, layout, *sink, joined, result);
+            }
+        });
+        outcome?;
+        core.grant(core.whole_below().saturating_add(*ahead));
+        is_more.doing("read packets")
+    }
+
+    fn answer(&mut self) -> std::io::Result<()> {
+        while let Some(answer) = self.core.poll_acknowledgement() {
+            self.answer.clear();
+            answer.encode(DATAGRAM_VERSION, &mut self.answer);
+            let mut tag = [0; TAG_LEN];
+            self.answers
+                .seal(answer.nonce(), &self.answer, &mut [], &mut tag);
+            self.answer.extend_from_slice(&tag);
+            // An answer that finds no space counts as lost on the way.
+            self.socket
+                .send(self.sender, &self.answer, self.answer.len())?;
+        }
+        Ok(())
+    }
+}
+
+/// Opens packets that the kernel has joined, and writes the payloads: neighbours in a single call.
+fn take(
+    core: &mut Receiver,
+    cipher: &Cipher,
+    layout: &Layout,
+    sink: &mut dyn Sink,
+    joined: Joined<'_>,
+    result: &mut Reception,
+) -> Result<(), BulkError> {
+    let mut row = Row {
+        start: 0,
+        end: 0,
+        payloads: Vec::with_capacity(joined.bytes.len() / joined.datagram_len + 1),
+    };
+    for datagram in joined.bytes.chunks_mut(joined.datagram_len) {
+        let Some((header, payload)) = open(cipher, datagram) else {
+            result.forged += 1;
+            continue;
+        };
+        let packet = core.on_packet(&header, payload.len(), joined.is_marked)?;
+        if let Packet::Fresh(id) = packet {
+            row.add(layout.position(id), payload, sink)?;
+        }
+    }
+    row.write(sink)
+}
+
+/// Payloads that lie one behind the other.
+struct Row<'d> {
+    start: u64,
+    end: u64,
+    payloads: Vec<IoSlice<'d>>,
+}
+
+impl<'d> Row<'d> {
+    fn add(
+        &mut self,
+        position: u64,
+        payload: &'d [u8],
+        sink: &mut dyn Sink,
+    ) -> Result<(), BulkError> {
+        if position != self.end {
+            self.write(sink)?;
+            self.start = position;
+            self.end = position;
+        }
+        self.end += u64::try_from(payload.len()).unwrap_or(0);
+        self.payloads.push(IoSlice::new(payload));
+        Ok(())
+    }
+
+    fn write(&mut self, sink: &mut dyn Sink) -> Result<(), BulkError> {
+        if self.payloads.is_empty() {
+            return Ok(());
+        }
+        let written = sink.write(self.start, &mut self.payloads);
+        self.payloads.clear();
+        self.start = self.end;
+        written.map_err(BulkError::Sink)
+    }
+}
+
+/// Decrypts a packet in place.
+fn open<'d>(cipher: &Cipher, datagram: &'d mut [u8]) -> Option<(PacketHeader, &'d [u8])> {
+    let len = datagram.len().checked_sub(TAG_LEN)?;
+    let header = PacketHeader::decode(datagram).ok()?;
+    let (head, rest) = datagram.split_at_mut_checked(PACKET_HEADER_LEN)?;
+    let (payload, tag) = rest.split_at_mut_checked(len.checked_sub(PACKET_HEADER_LEN)?)?;
+    let tag = <[u8; TAG_LEN]>::try_from(&*tag).ok()?;
+    let is_ours = cipher.open(header.nonce(), head, payload, tag);
+    is_ours.then_some((header, payload))
+}

@@ -1,0 +1,167 @@
+//! A UDP socket of one transfer, with segmentation offload.
+
+use std::{
+    io::{self, IoSliceMut},
+    net::{SocketAddr, UdpSocket},
+    os::fd::AsFd,
+    time::Duration,
+};
+
+use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::sockopt,
+};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::{BulkError, error::SocketContext};
+
+/// Buffers of a read: each takes a datagram, or datagrams that the kernel has joined.
+const READ_BATCH: usize = 16;
+const BUFFER_BYTES: usize = 64 * 1024;
+/// Longest UDP datagram (RFC 768), with a header of IPv4.
+const DATAGRAM_BYTES_MAX: usize = 65_507;
+/// Limit of unread bytes in the kernel: a datagram beyond the limit is lost, and sent a second time.
+const RECEIVE_BUFFER: usize = 8 << 20;
+
+/// A UDP socket.
+#[derive(Debug)]
+pub struct DataSocket {
+    socket: UdpSocket,
+    state: UdpSocketState,
+}
+
+/// Datagrams of one sender that the kernel has joined: all have the same length, the last may be shorter.
+pub(crate) struct Joined<'a> {
+    pub(crate) from: SocketAddr,
+    /// With a mark of congestion (RFC 3168).
+    pub(crate) is_marked: bool,
+    pub(crate) bytes: &'a mut [u8],
+    pub(crate) datagram_len: usize,
+}
+
+/// Space for received datagrams.
+pub(crate) struct ReadBuffers {
+    bytes: Vec<u8>,
+    meta: [RecvMeta; READ_BATCH],
+}
+
+impl ReadBuffers {
+    pub(crate) fn new() -> Self {
+        Self {
+            bytes: vec![0; READ_BATCH * BUFFER_BYTES],
+            meta: [RecvMeta::default(); READ_BATCH],
+        }
+    }
+}
+
+impl DataSocket {
+    /// Binds a socket; port 0: a free port.
+    ///
+    /// # Errors
+    /// The address is not of this host, or the port is taken.
+    pub fn bind(address: SocketAddr) -> Result<Self, BulkError> {
+        Self::open(address).doing("open a UDP socket")
+    }
+
+    fn open(address: SocketAddr) -> io::Result<Self> {
+        let domain = Domain::for_address(address);
+        let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+        if sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
+            // Without privileges: as much as the system allows.
+            sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER)?;
+        }
+        socket.bind(&address.into())?;
+        let socket = UdpSocket::from(socket);
+        let state = UdpSocketState::new(UdpSockRef::from(&socket))?;
+        Ok(Self { socket, state })
+    }
+
+    /// The address of this end.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn local(&self) -> Result<SocketAddr, BulkError> {
+        let local = self.socket.local_addr();
+        local.doing("ask for the address of a UDP socket")
+    }
+
+    /// Takes datagrams of this peer only: the kernel sorts the datagrams of other senders out.
+    ///
+    /// # Errors
+    /// There is no route to the peer.
+    pub fn connect(&self, peer: SocketAddr) -> Result<(), BulkError> {
+        self.socket.connect(peer).doing("connect a UDP socket")
+    }
+
+    /// Most datagrams of `len` bytes in a call of [`Self::send`]: all together are a single datagram for the kernel.
+    pub(crate) fn batch_max(&self, len: usize) -> usize {
+        let whole = DATAGRAM_BYTES_MAX / len.max(1);
+        self.state.max_gso_segments().min(whole).max(1)
+    }
+
+    /// Sends datagrams of `len` bytes each, the last may be shorter. False: the socket is full.
+    pub(crate) fn send(&self, to: SocketAddr, datagrams: &[u8], len: usize) -> io::Result<bool> {
+        let transmit = Transmit {
+            destination: to,
+            ecn: Some(EcnCodepoint::Ect0),
+            contents: datagrams,
+            segment_size: (datagrams.len() > len).then_some(len),
+            src_ip: None,
+        };
+        let socket = UdpSockRef::from(&self.socket);
+        match self.state.try_send(socket, &transmit) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            // The answer to an earlier datagram (ICMP): the peer's socket is not there yet, or no longer.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads datagrams, and hands the datagrams to `take` as the kernel has joined them. Returns whether more may be
+    /// there.
+    pub(crate) fn receive(
+        &self,
+        buffers: &mut ReadBuffers,
+        mut take: impl FnMut(Joined<'_>),
+    ) -> io::Result<bool> {
+        let mut spaces = buffers.bytes.chunks_exact_mut(BUFFER_BYTES);
+        let mut slices: [IoSliceMut<'_>; READ_BATCH] =
+            std::array::from_fn(|_| IoSliceMut::new(spaces.next().unwrap_or_default()));
+        let socket = UdpSockRef::from(&self.socket);
+        let count = match self.state.recv(socket, &mut slices, &mut buffers.meta) {
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        for (bytes, meta) in slices.iter_mut().zip(&buffers.meta).take(count) {
+            let len = meta.len.min(BUFFER_BYTES);
+            take(Joined {
+                from: meta.addr,
+                is_marked: meta.ecn == Some(EcnCodepoint::Ce),
+                bytes: &mut bytes[..len],
+                datagram_len: meta.stride.max(1),
+            });
+        }
+        Ok(count == READ_BATCH)
+    }
+
+    /// Waits for datagrams, for space if `wants_space`, or until the time has passed.
+    pub(crate) fn wait(&self, wants_space: bool, longest: Duration) -> io::Result<()> {
+        let mut flags = PollFlags::IN;
+        if wants_space {
+            flags |= PollFlags::OUT;
+        }
+        let mut all = [PollFd::from_borrowed_fd(self.socket.as_fd(), flags)];
+        let longest = Timespec::try_from(longest).unwrap_or(Timespec {
+            tv_sec: 1,
+            tv_nsec: 0,
+        });
+        match poll(&mut all, Some(&longest)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
