@@ -162,7 +162,15 @@ impl<'a> SendingEnd<'a> {
             let is_sent = match transmission {
                 Transmission::Run(run) => self.send_run(&run)?,
                 Transmission::Probe { blast, round, to } => {
-                    let header = self.header(blast, 0, 0, round, true);
+                    let header = PacketHeader {
+                        transfer: self.transfer,
+                        blast,
+                        packet: 0,
+                        count: 0,
+                        round,
+                        asks: true,
+                        sent_us: blast::timestamp_us(self.now()),
+                    };
                     self.sealed.clear();
                     seal(&self.cipher, &header, &[], &mut self.sealed);
                     self.send_sealed(to, PACKET_HEADER_LEN + TAG_LEN)?
@@ -184,8 +192,13 @@ impl<'a> SendingEnd<'a> {
         for packet in run.first..run.first + run.packets {
             let asks = run.asks && packet + 1 == run.first + run.packets;
             let header = PacketHeader {
+                transfer: self.transfer,
+                blast: run.blast,
+                packet,
+                count: run.count,
+                round: run.round,
+                asks,
                 sent_us,
-                ..self.header(run.blast, packet, run.count, run.round, asks)
             };
             let start = usize::from(packet) * packet_bytes;
             let end = (start + packet_bytes).min(self.blast.1.len());
@@ -213,18 +226,6 @@ impl<'a> SendingEnd<'a> {
             is_sent &= sent.doing("send packets")?;
         }
         Ok(is_sent)
-    }
-
-    fn header(&self, blast: u32, packet: u16, count: u16, round: u16, asks: bool) -> PacketHeader {
-        PacketHeader {
-            transfer: self.transfer,
-            blast,
-            packet,
-            count,
-            round,
-            asks,
-            sent_us: blast::timestamp_us(self.now()),
-        }
     }
 
     /// Reads a blast, unless the blast is there.
