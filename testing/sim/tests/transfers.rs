@@ -4,7 +4,7 @@
 use sim::{BulkFlaw, BulkOutcome, BulkScenario, play_bulk};
 
 /// Runs of an ordinary test.
-const TRANSFER_RUNS: u64 = 1500;
+const TRANSFER_RUNS: u64 = 800;
 /// Most runs until a mistake is found.
 const FLAW_RUNS: u64 = 2000;
 

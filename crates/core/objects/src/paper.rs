@@ -2,7 +2,7 @@
 //!
 //! The index counts packets, and 128 packets may be outstanding. PAWS accepts values that are ahead by less than half
 //! of the space, 64 packets: a loss with more packets in flight makes the client refuse all packets behind the loss.
-//! `tests/paws.rs` finds that. The mode `--paper ts` of the bench uses this layout.
+//! `tests/plane/paws.rs` finds that.
 
 /// Outstanding packets, and entries of the table that keeps round trips right.
 pub const MAX_OUTSTANDING: u8 = 128;

@@ -11,6 +11,8 @@
 //! - each echo that the server's TCP gets is a timestamp that this TCP has sent.
 
 mod client;
+mod part;
+mod paws;
 mod pool;
 mod server;
 
@@ -203,7 +205,7 @@ fn downloads_survive_a_death_at_any_tick() {
 /// Revivals with a record, and resets, of all runs with a store and a death at each tick.
 fn deaths_with_a_store(client_has_timestamps: bool) -> (u32, u32) {
     let (mut revived, mut reset) = (0, 0);
-    for tick in 1..400 {
+    for tick in (1..400).filter(|tick| part::is_drawn(*tick)) {
         for death in [Death::Host, Death::Server] {
             let scenario = Scenario {
                 seed: 1,
@@ -229,7 +231,7 @@ fn deaths_with_a_store(client_has_timestamps: bool) -> (u32, u32) {
 #[test]
 fn stored_downloads_survive_a_death_at_any_tick() {
     let (revived, reset) = deaths_with_a_store(true);
-    assert!(revived > 150, "{revived} revivals");
+    assert!(!part::is_whole() || revived > 150, "{revived} revivals");
     assert!(reset < 20, "{reset} resets");
 }
 
@@ -237,7 +239,7 @@ fn stored_downloads_survive_a_death_at_any_tick() {
 #[test]
 fn deferred_downloads_survive_a_death_at_any_tick() {
     let (revived, reset) = deaths_with_a_store(false);
-    assert!(revived > 150, "{revived} revivals");
+    assert!(!part::is_whole() || revived > 150, "{revived} revivals");
     // Deaths before the record of the first response.
     assert!(reset < 40, "{reset} resets");
 }

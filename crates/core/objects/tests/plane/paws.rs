@@ -9,6 +9,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use wire::{FlowKey, SeqNumber};
 
+use super::part::is_drawn;
+
 const PATTERN_COUNT: u64 = 100_000;
 /// Ticks of the server's timestamp.
 const RETRANSMISSION_TIMEOUT: u32 = 200;
@@ -378,7 +380,9 @@ fn paws_refuses_segments_behind_a_loss_with_the_papers_layout() {
 fn paws_accepts_every_segment_with_our_layout() {
     let mut most_early = 0;
     let mut exhausted = 0;
-    for seed in 0..PATTERN_COUNT {
+    let patterns = (0..PATTERN_COUNT).filter(|seed| is_drawn(*seed));
+    let count = patterns.clone().count();
+    for seed in patterns {
         let mut network = Network::of_seed(seed);
         let began: u32 = network.rng.random();
         let index = network.rng.random_range(0..INDEX_COUNT);
@@ -394,6 +398,6 @@ fn paws_accepts_every_segment_with_our_layout() {
         most_early = most_early.max(echoes.most_early);
     }
     println!(
-        "our layout: 0 of {PATTERN_COUNT} patterns break a download; in {exhausted} all values were used at some time; an echo is at most {most_early} ticks early"
+        "our layout: 0 of {count} patterns break a download; in {exhausted} all values were used at some time; an echo is at most {most_early} ticks early"
     );
 }
