@@ -20,7 +20,6 @@ mod scenario;
 mod sending;
 
 use std::collections::VecDeque;
-use std::fmt;
 
 use blast::BlastRanges;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
@@ -32,7 +31,10 @@ use self::{
     scenario::Crash,
     sending::Session,
 };
-use crate::{MS, SECOND};
+use crate::{
+    MS, SECOND,
+    failure::{BrokenRun, Seeded},
+};
 
 /// Lines of a trace that a failure shows.
 const TRACE_LEN: usize = 2000;
@@ -57,26 +59,11 @@ pub struct BulkOutcome {
 }
 
 /// A broken invariant.
-#[derive(Debug, Clone)]
-pub struct BulkFailure {
-    scenario: Box<BulkScenario>,
-    at: u64,
-    text: String,
-    trace: Vec<String>,
-}
+pub type BulkFailure = BrokenRun<BulkScenario>;
 
-impl fmt::Display for BulkFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            scenario,
-            at,
-            text,
-            trace,
-        } = self;
-        let seed = scenario.seed();
-        writeln!(f, "seed {seed}, after {} us: {text}", at / 1000)?;
-        writeln!(f, "{scenario:?}")?;
-        trace.iter().try_for_each(|line| writeln!(f, "{line}"))
+impl Seeded for BulkScenario {
+    fn seed(&self) -> u64 {
+        Self::seed(self)
     }
 }
 

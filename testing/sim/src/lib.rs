@@ -29,6 +29,7 @@
 //! | `link`, `crashable_logger` | the way to a logger on another machine; one with a log, which is killed |
 //! | `invariants` | the invariants |
 //! | `simulation` | the loop of events |
+//! | `failure` | a broken run of the worlds below, for people |
 //! | `trace` | what happens, for people |
 //! | `pool` | another world: the mode `objects` |
 //! | `bulk` | another world: bulk transfers |
@@ -43,6 +44,7 @@ mod conversation;
 mod crashable_logger;
 mod determinants;
 mod driver;
+mod failure;
 mod host;
 mod invariants;
 mod link;
@@ -61,6 +63,7 @@ mod stateful;
 mod trace;
 
 pub use bulk::{BulkFailure, BulkFlaw, BulkOutcome, BulkScenario, play_bulk};
+pub use failure::{BrokenRun, Seeded};
 pub use invariants::Violation;
 pub use node::NorthCounters;
 pub use pool::{PoolFailure, PoolFlaw, PoolOutcome, PoolScenario, play_pool};

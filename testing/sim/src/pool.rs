@@ -31,7 +31,6 @@ mod store;
 mod witness;
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::net::SocketAddr;
 
 use rand::{Rng, SeedableRng, rngs::SmallRng};
@@ -47,7 +46,10 @@ use self::{
     store::StoreSide,
     witness::{Broken, Happened},
 };
-use crate::SECOND;
+use crate::{
+    SECOND,
+    failure::{BrokenRun, Seeded},
+};
 
 const SERVICE_PORT: u16 = 80;
 /// Longest time without progress of a client that waits, after the last fault. Pauses of a client double while nothing
@@ -77,26 +79,11 @@ pub struct PoolOutcome {
 }
 
 /// A broken invariant.
-#[derive(Debug, Clone)]
-pub struct PoolFailure {
-    scenario: Box<PoolScenario>,
-    at: u64,
-    text: String,
-    trace: Vec<String>,
-}
+pub type PoolFailure = BrokenRun<PoolScenario>;
 
-impl fmt::Display for PoolFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            scenario,
-            at,
-            text,
-            trace,
-        } = self;
-        let seed = scenario.seed();
-        writeln!(f, "seed {seed}, after {} us: {text}", at / 1000)?;
-        writeln!(f, "{scenario:?}")?;
-        trace.iter().try_for_each(|line| writeln!(f, "{line}"))
+impl Seeded for PoolScenario {
+    fn seed(&self) -> u64 {
+        Self::seed(self)
     }
 }
 
