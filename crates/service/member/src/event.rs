@@ -44,6 +44,8 @@ pub enum Event {
         /// The reason.
         reason: String,
     },
+    /// All balancers have a stream, after [`Self::BalancerLost`].
+    BalancerFound,
     /// A balancer was started anew with other settings, which hold for members that are started after it.
     OtherSettings,
     /// The member is asked to stop, and waits for the end of its connections.
@@ -120,7 +122,7 @@ pub enum Event {
 }
 
 /// All kinds of events.
-pub(crate) const KINDS: [&str; 19] = [
+pub(crate) const KINDS: [&str; 20] = [
     "serving",
     "joined",
     "left",
@@ -128,6 +130,7 @@ pub(crate) const KINDS: [&str; 19] = [
     "expelled",
     "not_admitted",
     "balancer_lost",
+    "balancer_found",
     "other_settings",
     "draining",
     "died",
@@ -153,6 +156,7 @@ impl Event {
             Self::Expelled { .. } => "expelled",
             Self::NotAdmitted { .. } => "not_admitted",
             Self::BalancerLost { .. } => "balancer_lost",
+            Self::BalancerFound => "balancer_found",
             Self::OtherSettings => "other_settings",
             Self::Draining { .. } => "draining",
             Self::Died { .. } => "died",
@@ -198,7 +202,7 @@ impl fmt::Display for Event {
         match self {
             Self::Serving { incarnation: 1 } => write!(f, "the server listens"),
             Self::Serving { incarnation } => {
-                write!(f, "the server listens again, life {incarnation}")
+                write!(f, "the server listens again, incarnation {incarnation}")
             }
             Self::Joined => write!(f, "joined the pool"),
             Self::Left => write!(f, "left the pool"),
@@ -209,6 +213,7 @@ impl fmt::Display for Event {
             Self::Expelled { reason } => write!(f, "{reason}"),
             Self::NotAdmitted { reason } => write!(f, "not in the pool: {reason}"),
             Self::BalancerLost { reason } => write!(f, "no stream to the balancer: {reason}"),
+            Self::BalancerFound => write!(f, "the balancer answers again"),
             Self::OtherSettings => write!(
                 f,
                 "the balancer was started with other settings (--store, --version-check, leases …), which this member lacks: \

@@ -71,3 +71,15 @@ fn other_settings_of_a_balancer_are_reported() {
     pool.assert_none_refused();
     pool.stop();
 }
+
+#[test]
+fn balancer_is_reported_when_lost_and_when_found() {
+    let mut pool = Pool::of("objects-found", 1);
+    pool.balancer.kill();
+    let member = &pool.members[0].program;
+    let lost = member.wait_for("balancer_lost", 1);
+    assert!(lost["reason"].is_string(), "{lost}");
+    pool.balancer.restart();
+    pool.members[0].program.wait_for("balancer_found", 1);
+    pool.stop();
+}

@@ -30,11 +30,10 @@ impl Seen {
         }
         if view.failure.is_some() != self.has_failure {
             self.has_failure = view.failure.is_some();
-            events.extend(
-                view.failure
-                    .clone()
-                    .map(|reason| Event::BalancerLost { reason }),
-            );
+            events.push(match view.failure.clone() {
+                Some(reason) => Event::BalancerLost { reason },
+                None => Event::BalancerFound,
+            });
         }
         if view.has_other_settings != self.has_other_settings {
             self.has_other_settings = view.has_other_settings;
