@@ -201,13 +201,14 @@ impl Sender {
         let live = PeerSet::first(receivers.len());
         let peer =
             |(credit, present): (u32, BlastRanges)| Peer::new(credit, present, settings.round_trip);
+        let at_all = receivers.iter().map(|it| it.1.first_gap(0));
         Self {
             settings,
             source: Source {
                 size: None,
                 available: 0,
             },
-            window: Window::from(receivers.iter().map(|it| it.1.first_gap(0)).min()),
+            window: Window::starting_at(at_all.min().unwrap_or(0)),
             peers: receivers.into_iter().map(peer).collect(),
             live,
             schedule: Schedule::default(),

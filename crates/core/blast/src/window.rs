@@ -113,17 +113,15 @@ pub(crate) struct Window {
     base: u32,
 }
 
-impl From<Option<u32>> for Window {
-    /// Blasts before the first are at all receivers.
-    fn from(first: Option<u32>) -> Self {
+impl Window {
+    /// All receivers have the blasts before `base`.
+    pub(crate) const fn starting_at(base: u32) -> Self {
         Self {
             blasts: VecDeque::new(),
-            base: first.unwrap_or(0),
+            base,
         }
     }
-}
 
-impl Window {
     /// The first blast that is not whole at all receivers.
     pub(crate) const fn base(&self) -> u32 {
         self.base
