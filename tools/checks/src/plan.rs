@@ -204,7 +204,7 @@ fn build(tools: &Tools) -> Result<Counts> {
 /// built twice.
 fn next_version(tools: &Tools) -> Result<bool> {
     let mut build = tools.cargo(&["build", "--locked", "--profile", "test", "--workspace"]);
-    build.args(["--bin", "outlive", "--test", "paws"]);
+    build.args(["--bin", "outlive", "--test", "plane"]);
     build.args(["--features", "outlive/next-version"]);
     if !succeeds(&mut build)? {
         return Ok(false);
