@@ -126,6 +126,8 @@ struct object_turn {
 	__u32 request_end;
 	__u32 response_start;
 	__u32 number;    /* of the turn, from 0 */
+	__u32 ended;     /* turns that are over: equal to `number`, but while a processor ends the turn */
+	__u32 turn_pad;
 	__u32 head_end;  /* with inputs: of the head of the response */
 	__u32 chunk_next; /* in chunks: the first byte that is not read */
 	__u8 phase;      /* enum object_phase */

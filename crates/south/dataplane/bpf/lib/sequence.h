@@ -19,8 +19,20 @@ static __always_inline bool before(__u32 a, __u32 b)
 
 #define LARGEST_WINDOW (1U << 30) /* RFC 7323 2.3 */
 
+#define ADVANCE_TRIES 8
+
 static __always_inline void advance(__u32 *high, __u32 value)
 {
 	if (after(value, *high))
 		*high = value;
+}
+
+/* The same, of a number that several processors advance. */
+static __always_inline void advance_shared(__u32 *high, __u32 value)
+{
+	for (__u32 i = 0; i < ADVANCE_TRIES; i++) {
+		__u32 known = *(volatile __u32 *)high;
+		if (!after(value, known) || __sync_val_compare_and_swap(high, known, value) == known)
+			return;
+	}
 }

@@ -330,7 +330,7 @@ static __always_inline int ingress_flow(struct __sk_buff *skb, struct member *m,
 	}
 	/* A pure ACK or a FIN behind a lost request tells nothing of the request. */
 	if (p->payload_len || p->seq == f->client_nxt)
-		advance(&f->client_nxt, p->seq + sequence_len(p));
+		advance_shared(&f->client_nxt, p->seq + sequence_len(p));
 	/* An idle client shall be told that nothing is under way: then no member needs the store for the client, and no
 	 * member takes the next request for the request of the last response. */
 	bool is_news = was_guarded ? was_stored || before(f->told, f->received) : !f->unprotected;

@@ -277,8 +277,9 @@ static __always_inline void on_server_payload(struct __sk_buff *skb, struct memb
  * apart than half of the sequence space is in no order (RFC 9293 3.4). */
 static __always_inline void advance_nxt(struct object_flow *f, __u32 payload_end, __u32 end)
 {
-	if (after(payload_end, sent_end(f)))
-		f->turn.sent += payload_end - sent_end(f);
+	__u32 known = sent_end(f);
+	if (after(payload_end, known))
+		__sync_fetch_and_add(&f->turn.sent, (__u64)(payload_end - known));
 	advance(&f->nxt, end);
 	if (f->nxt - f->floor > LARGEST_WINDOW)
 		f->floor = f->nxt - LARGEST_WINDOW;
@@ -316,25 +317,47 @@ static __always_inline void on_server_fin(struct object_flow *f)
 	}
 }
 
+/* The bytes that an acknowledgement adds. Segments of a connection may be in the hands of several processors at a time
+ * (a client without a network card between: its softirq and its process), and each byte counts once. */
+static __always_inline __u32 claim_acked(struct object_flow *f, __u32 ack)
+{
+	for (__u32 i = 0; i < ADVANCE_TRIES; i++) {
+		__u32 known = *(volatile __u32 *)&f->client_ack;
+		if (!after(ack, known))
+			return 0;
+		/* The client has bytes of another server. */
+		__u32 end = after(known, f->nxt) ? known : f->nxt;
+		if (__sync_val_compare_and_swap(&f->client_ack, known, ack) != known)
+			continue;
+		if (after(ack, end))
+			__sync_fetch_and_add(&f->turn.sent, (__u64)(ack - end));
+		return ack - known;
+	}
+	return 0; /* the next acknowledgement has these bytes, too */
+}
+
 /* An acknowledgement of the client, in a segment whose payload ends at `end`. Whether the turn is over with that. */
 static __always_inline bool on_client_ack(struct object_flow *f, __u32 ack, __u32 end)
 {
 	struct object_turn *t = &f->turn;
-	if (after(ack, f->client_ack)) {
-		if (t->phase == OBJECT_BODY)
-			t->acked += ack - f->client_ack;
-		if (after(ack, sent_end(f)))
-			t->sent += ack - sent_end(f);
-		f->client_ack = ack;
-	}
-	/* Also with the last bytes of a request that the server has answered before. */
+	bool is_body = t->phase == OBJECT_BODY;
+	__u32 more = claim_acked(f, ack), nothing = 0;
+	asm volatile("" : "+r"(nothing)); /* clang would make a loop of it */
+	if (is_body && more)
+		__sync_fetch_and_add(&t->acked, (__u64)more);
 	if (t->phase != OBJECT_BODY || t->acked < t->response_len)
 		return false;
+	/* Also with the last bytes of a request that the server has answered before. */
 	if (before(f->client_nxt, t->request_end) && before(end, t->request_end))
+		return false;
+	/* One processor ends the turn. The number is read before the phase is, and is written after it. */
+	__u32 number = __sync_fetch_and_add(&t->number, nothing);
+	if (*(volatile __u8 *)&t->phase != OBJECT_BODY ||
+	    __sync_val_compare_and_swap(&t->ended, number, number + 1) != number)
 		return false;
 	f->agreed ^= number_bits(t->request_start) ^ number_bits(t->request_end);
 	t->phase = OBJECT_IDLE;
 	t->is_guarded = 0;
-	t->number++;
+	__sync_fetch_and_add(&t->number, 1);
 	return true;
 }

@@ -159,6 +159,8 @@ impl From<&Turn> for abi::object_turn {
             request_end: turn.request_end.0,
             response_start: turn.response_start.0,
             number: turn.number,
+            ended: turn.number,
+            turn_pad: 0,
             phase: match turn.phase {
                 Phase::Idle => 0,
                 Phase::Asked => 1,

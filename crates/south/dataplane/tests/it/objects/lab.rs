@@ -1,5 +1,6 @@
 //! One step at a time through the programs of a member and through the model.
 
+mod race;
 mod sockets;
 mod steps;
 mod wrapping;

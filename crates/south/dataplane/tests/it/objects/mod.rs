@@ -12,6 +12,7 @@ mod ingress;
 mod inputs;
 mod lab;
 mod offloads;
+mod processors;
 mod queue;
 mod store;
 mod turns;
