@@ -49,5 +49,6 @@ pub mod store;
 pub mod timestamp;
 pub mod turns;
 pub mod unreachable;
+pub mod window_update;
 
 pub use key::PoolKey;

@@ -5,20 +5,10 @@
 //! pause could be as long as the download. ICMP *host unreachable* about the repeated segment says that the network
 //! lost it, and not for want of room: Linux takes one doubling back. So the pause stays one retransmission timeout.
 
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use core::time::Duration;
 
 use wire::checksum::{fold, pseudo_header, sum};
 use wire::{ChecksumMode, Flags, FlowKey, SegmentSpec, SeqNumber};
-
-use crate::flow::{Flow, Phase};
-use crate::revivals::CLIENT_PAUSE_MAX;
-
-/// Pause between two repetitions of a client whose server may wait for a window. The next pause is shorter.
-const PAUSE_MAX: Duration = Duration::from_millis(700);
-/// Most clients whose pauses are known.
-const REPETITIONS_MAX: usize = 65_536;
 
 const V4_HEADER: usize = 20;
 const V6_HEADER: usize = 40;
@@ -30,33 +20,6 @@ const PROTOCOL_ICMPV6: u8 = 58;
 const V4_UNREACHABLE: [u8; 2] = [3, 1];
 /// Destination unreachable: no route to destination (RFC 4443, 3.1).
 const V6_UNREACHABLE: [u8; 2] = [1, 0];
-
-/// The clients that repeat requests.
-#[derive(Debug, Clone, Default)]
-pub struct Repetitions {
-    newest: BTreeMap<FlowKey, Duration>,
-}
-
-impl Repetitions {
-    /// Whether a message answers the repetition of this client.
-    ///
-    /// With a response under way of which nothing is unacknowledged, the server's TCP may wait for a window of the
-    /// client. That TCP probes the window when no segment of the client has come for a while, and each repetition
-    /// restarts that timer (Linux: `tcp_ack_probe`). So such a client hears a message only after a longer pause: the
-    /// probes come in between, and no pause grows further.
-    pub fn is_due(&mut self, key: FlowKey, flow: &Flow, now: Duration) -> bool {
-        if self.newest.len() >= REPETITIONS_MAX {
-            let is_new = |at: &Duration| now.saturating_sub(*at) < CLIENT_PAUSE_MAX;
-            self.newest.retain(|_, at| is_new(at));
-        }
-        let before = self.newest.get(&key).copied();
-        if before.is_some() || self.newest.len() < REPETITIONS_MAX {
-            self.newest.insert(key, now);
-        }
-        let is_idle = flow.turn.phase == Phase::Body && !flow.client.ack.before(flow.server.nxt);
-        !is_idle || before.is_some_and(|before| now.saturating_sub(before) >= PAUSE_MAX)
-    }
-}
 
 /// An IP packet for the client, about its segment with this number. `None` if the addresses are of two families.
 #[must_use]

@@ -375,7 +375,7 @@ impl Member {
                     });
                 }
                 ObjectEventKind::Repeated { key, seq } => {
-                    self.revivals.keep_close(&self.plane, key, seq);
+                    self.revivals.on_repetition(&self.plane, key, seq);
                 }
                 ObjectEventKind::TurnOver { key } => self.queues.wake(&key),
                 ObjectEventKind::Answered { key } => self.hasten(key)?,

@@ -9,7 +9,7 @@ use objects::{
     record::Record,
     revivals::{self, Died, Ended, Programs},
     revive::{PositionError, Reason, Rules},
-    unreachable::{self, Repetitions},
+    unreachable, window_update,
 };
 use std::time::Duration;
 use wire::{FlowKey, IpPacket, SeqNumber, checksum};
@@ -131,7 +131,6 @@ pub(crate) struct Revivals {
     injector: Injector,
     revivals: revivals::Revivals,
     objects: RevivedObjects,
-    repetitions: Repetitions,
 }
 
 impl Revivals {
@@ -140,7 +139,6 @@ impl Revivals {
             injector,
             revivals: revivals::Revivals::default(),
             objects: RevivedObjects::default(),
-            repetitions: Repetitions::default(),
         }
     }
 
@@ -224,18 +222,24 @@ impl Revivals {
         (Kernel { plane, injector }, &mut self.revivals)
     }
 
-    /// The client has repeated a request that nobody acknowledges: the pauses between repetitions shall not grow. If
-    /// the message does not arrive, the next repetition brings another one.
-    pub(crate) fn keep_close(&mut self, plane: &MemberPlane, key: FlowKey, seq: SeqNumber) {
-        let flow = plane.flow(key).ok().flatten();
-        let repetitions = &mut self.repetitions;
-        if !flow.is_some_and(|flow| repetitions.is_due(key, &flow, clock::now())) {
-            return;
-        }
-        let Some(message) = unreachable::about(key, seq) else {
+    /// The client has repeated a request that nobody acknowledges: the pauses between repetitions shall not grow, and the
+    /// server's TCP shall know the client's window. If a message does not arrive, the next repetition brings another.
+    pub(crate) fn on_repetition(&mut self, plane: &MemberPlane, key: FlowKey, seq: SeqNumber) {
+        let Some(flow) = plane.flow(key).ok().flatten() else {
             return;
         };
-        self.call(plane, &message);
+        if let Some(message) = unreachable::about(key, seq) {
+            self.call(plane, &message);
+        }
+        if let Some(update) = window_update::after_repetition(key, &flow) {
+            to_server(
+                plane,
+                &self.injector,
+                flow.interface,
+                &update,
+                Space::Server,
+            );
+        }
     }
 
     /// The connection is reset.

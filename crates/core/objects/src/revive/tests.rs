@@ -16,7 +16,7 @@ use crate::head::version_hash;
 use crate::isn::{self, Slot};
 use crate::timestamp::index::Index;
 use crate::timestamp::{LaterPosition, State, version_word};
-use crate::unreachable::Repetitions;
+use crate::window_update;
 
 use exchange::*;
 
@@ -40,7 +40,6 @@ fn download_is_continued_at_the_clients_byte() {
         Flags::NONE,
     );
     let flow = spliced(&actions);
-    assert!(Repetitions::default().is_due(key(), flow, NOW_SINCE_BOOT));
     let head_len = u32::try_from(head.len()).unwrap();
     // Behind the byte that the client has.
     let first_body_byte = SERVER_ISN + 1 + head_len + 1;
@@ -153,14 +152,12 @@ fn server_of_a_client_with_a_closed_window_sends_the_bytes_before_the_clients() 
         };
         let actions = answer(&mut revival, head.as_bytes(), Flags::NONE);
         let flow = spliced(&actions);
-        // The server probes the window. Between two repetitions with a longer pause it can.
-        let mut repetitions = Repetitions::default();
-        let mut is_due = |ms| {
-            let now = NOW_SINCE_BOOT + Duration::from_millis(ms);
-            repetitions.is_due(key(), flow, now)
-        };
-        let answered = [0, 200, 600, 1400, 1800, 2600].map(&mut is_due);
-        assert_eq!(answered, [false, false, false, true, false, true]);
+        // The next repetition tells the window at the client's position.
+        let update = window_update::after_repetition(key(), flow).unwrap();
+        seen(&update, |ack| {
+            assert_eq!(ack.ack(), ack_at(3000) - flow.server.delta);
+            assert_eq!((ack.seq(), ack.window()), (end, 0));
+        });
         seen(&to_server(&actions), |ack| {
             let head_end = SERVER_ISN + 1 + u32::try_from(head.len()).unwrap();
             assert_eq!((ack.ack(), ack.window()), (head_end, missing_units));

@@ -72,7 +72,7 @@ impl Member {
         // The programs tell of repetitions of the request under way.
         if is_repetition && !segment.seq().before(flow.turn.request_end) {
             self.revivals
-                .keep_close(&self.plane, copy.key, segment.seq());
+                .on_repetition(&self.plane, copy.key, segment.seq());
         }
         Ok(())
     }

@@ -18,7 +18,7 @@ use objects::{
     revivals::{Ended, Programs, Revivals},
     revive::{PositionError, Rules, SETTLE_TIME, WITHHOLD_MAX},
     timestamp::index::{EchoParts, EchoTable},
-    unreachable::{self, Repetitions},
+    unreachable, window_update,
 };
 use pool::{Claiming, Decided};
 use protocol::pool::Claim;
@@ -65,7 +65,6 @@ pub(in crate::pool) struct UserSpace {
     /// Addresses by membership.
     others: BTreeMap<u64, IpAddr>,
     revivals: Revivals,
-    repetitions: Repetitions,
     queues: RequestQueues,
     accepts: bool,
     /// When the server is started; `None`: a process runs, as far as is known.
@@ -203,7 +202,6 @@ impl UserSpace {
             budget: Budget::default(),
             others: BTreeMap::new(),
             revivals,
-            repetitions: Repetitions::default(),
             queues: RequestQueues::default(),
             accepts: false,
             starts_at: Some(now),
@@ -399,12 +397,15 @@ impl Member {
                     }
                 }
                 Event::Repeated { key, seq } => {
-                    let now = self.reading(around);
-                    let repetitions = &mut self.user_space.repetitions;
-                    let flow = self.plane.flow(&key);
-                    let is_due = flow.is_some_and(|flow| repetitions.is_due(key, flow, now));
-                    if let Some(message) = unreachable::about(key, seq).filter(|_| is_due) {
+                    let Some(flow) = self.plane.flow(&key) else {
+                        continue;
+                    };
+                    let update = window_update::after_repetition(key, flow);
+                    if let Some(message) = unreachable::about(key, seq) {
                         self.send_to_client(message, around, sent);
+                    }
+                    if let Some(update) = update {
+                        self.reach_server(&update, around, sent)?;
                     }
                 }
             }

@@ -6,8 +6,9 @@ use objects::{
     flow::{Phase, Unprotected},
     plane::{Counter, Event, MARK_QUEUED, StoreKind, Verdict},
     timestamp::{State, Timestamp},
+    window_update,
 };
-use wire::{Segment, SeqNumber};
+use wire::{IpPacket, Segment, SeqNumber};
 
 use super::lab::*;
 use crate::harness::*;
@@ -316,6 +317,33 @@ fn retransmitted_request_is_a_duplicate_for_the_server() {
 }
 
 /// A client that asks at once acknowledges the response with the next request.
+#[test]
+fn window_in_a_repeated_request_is_told_to_the_server() {
+    alone(|lab| {
+        let mut lab = answered(lab, 1000, 500);
+        let shut = lab.next_of_client(13);
+        lab.client(Spec {
+            window: 0,
+            ..shut.clone()
+        });
+        let repetition = Spec {
+            seq: lab.c + 1,
+            window: 900,
+            ..shut
+        };
+        lab.client(repetition.payload(REQUEST_BYTES));
+        let flow = lab.flow().clone();
+        let update = window_update::after_repetition(lab.key, &flow).expect("an update");
+        let ip = IpPacket::parse(&update).expect("a packet");
+        let update = Segment::of(&ip).expect("a segment");
+        assert_eq!((update.seq(), update.window()), (flow.client.nxt, 900));
+        assert_eq!(update.ack(), flow.server.nxt - flow.server.delta);
+        lab.server(lab.next_of_server(903).payload(b"on its way"));
+        let update = window_update::after_repetition(lab.key, lab.flow());
+        assert_eq!(update, None, "the server's TCP sends again by itself");
+    });
+}
+
 #[test]
 fn next_request_acknowledges_the_response_before() {
     alone(|lab| {
