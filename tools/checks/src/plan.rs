@@ -65,7 +65,6 @@ pub(crate) fn test(shared: Shared, extent: Extent) -> Result<bool> {
         tests(&tools, shared, seed, extent, &mut share, &mut report);
     }
     report.step("clippy", || command(&mut clippy(&tools)));
-    report.step("documentation", || command(&mut documentation(&tools)));
     if extent == Extent::Whole {
         whole(&tools, seed, &mut report);
     }
@@ -128,6 +127,7 @@ fn tests(
 /// Checks that take long, or need more than this host has.
 fn whole(tools: &Tools, seed: u64, report: &mut Report) {
     let command = |command: &mut std::process::Command| Ok(Counts::one(succeeds(command)?));
+    report.step("documentation", || command(&mut documentation(tools)));
     report.step("examples", || command(&mut examples(tools)));
     report.step("oldest Rust", || command(&mut tools.script("msrv.sh")));
     report.step("dependencies", || command(&mut tools.script("deny.sh")));

@@ -13,8 +13,8 @@ use wire::{ChecksumMode, Flags, FlowKey, SegmentSpec};
 use crate::flow::{Flow, Phase, ResponseEnd};
 use crate::revive::segments::{emit, timestamps_if};
 
-/// An acknowledgement for the server's TCP, in the numbers of its socket. `None`: the client lacks bytes that have left,
-/// and the server's TCP sends these again; or no response is under way.
+/// An acknowledgement for the server's TCP, in the numbers of its socket. `None`: the client lacks bytes that have
+/// left, and the server's TCP sends these again; or no response is under way.
 #[must_use]
 pub fn after_repetition(key: FlowKey, flow: &Flow) -> Option<Vec<u8>> {
     let (client, server) = (&flow.client, &flow.server);

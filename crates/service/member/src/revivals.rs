@@ -222,8 +222,9 @@ impl Revivals {
         (Kernel { plane, injector }, &mut self.revivals)
     }
 
-    /// The client has repeated a request that nobody acknowledges: the pauses between repetitions shall not grow, and the
-    /// server's TCP shall know the client's window. If a message does not arrive, the next repetition brings another.
+    /// The client has repeated a request that nobody acknowledges: the pauses between repetitions shall not grow, and
+    /// the server's TCP shall know the client's window. If a message does not arrive, the next repetition brings
+    /// another.
     pub(crate) fn on_repetition(&mut self, plane: &MemberPlane, key: FlowKey, seq: SeqNumber) {
         let Some(flow) = plane.flow(key).ok().flatten() else {
             return;

@@ -318,7 +318,7 @@ fn retransmitted_request_is_a_duplicate_for_the_server() {
 
 /// A client that asks at once acknowledges the response with the next request.
 #[test]
-fn window_in_a_repeated_request_is_told_to_the_server() {
+fn window_in_a_repeated_request_reaches_the_server() {
     alone(|lab| {
         let mut lab = answered(lab, 1000, 500);
         let shut = lab.next_of_client(13);
