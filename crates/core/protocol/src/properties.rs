@@ -6,6 +6,7 @@ use core::{cmp::Ordering, fmt::Debug};
 use wire::{FlowId, FlowKey};
 
 use crate::blast::{Acknowledgement, PacketHeader};
+use crate::bulk::{ReceiverMessage, SenderMessage};
 use crate::control::{
     Agreed, ControlError, Decoder, MAX_MESSAGE, Message, Opening, Request, Response, encode,
 };
@@ -65,6 +66,20 @@ pub fn control_stream(bytes: &[u8]) {
     let size = usize::from(*size) + 1;
     from_any_peer::<Request>(stream, size);
     from_any_peer::<Response>(stream, size);
+}
+
+/// Like [`control_stream`], for both directions of the stream of a bulk transfer.
+///
+/// # Panics
+///
+/// If the property does not hold.
+pub fn bulk_stream(bytes: &[u8]) {
+    let Some((size, stream)) = bytes.split_first() else {
+        return;
+    };
+    let size = usize::from(*size) + 1;
+    from_any_peer::<SenderMessage>(stream, size);
+    from_any_peer::<ReceiverMessage>(stream, size);
 }
 
 /// Like [`control_stream`], for both directions of the stream of a pool.

@@ -1,6 +1,12 @@
 use std::io;
 
-/// Says what a socket was used for.
+use channel::{ChannelError, KeyFileError};
+use protocol::{
+    bulk::{PathError, Reason},
+    control::ControlError,
+};
+
+/// Names the use of a socket.
 pub(crate) trait SocketContext<T> {
     /// Adds the operation to an error.
     fn doing(self, doing: &'static str) -> Result<T, BulkError>;
@@ -18,6 +24,9 @@ pub enum BulkError {
     /// No receiver has answered within the time limit.
     #[error("no receiver answers")]
     PeersLost,
+    /// No answer to any datagram has come.
+    #[error("no UDP datagrams pass between sender and receivers: a firewall may drop them")]
+    NoDatagrams,
     /// The sender sends packets that no correct sender sends.
     #[error("the sender breaks the protocol: {0}")]
     Sender(#[from] blast::InvalidPacket),
@@ -27,6 +36,9 @@ pub enum BulkError {
     /// The source cannot be read.
     #[error("the source cannot be read: {0}")]
     Source(io::Error),
+    /// The source has changed while it was sent.
+    #[error("the source has changed while it was sent: send it again when nobody writes")]
+    SourceChanged,
     /// The data cannot be written.
     #[error("the data cannot be written: {0}")]
     Sink(io::Error),
@@ -41,4 +53,123 @@ pub enum BulkError {
     /// The caller has stopped the transfer.
     #[error("the transfer was stopped")]
     Stopped,
+    /// The control stream cannot be used.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// The peer sends messages that no correct peer sends.
+    #[error(transparent)]
+    Protocol(#[from] ControlError),
+    /// The peer has closed the control stream.
+    #[error("the peer has closed the connection")]
+    Closed,
+    /// No message of the peer has come in time.
+    #[error("the peer does not answer")]
+    Silent,
+    /// A message that has no place here.
+    #[error("the peer broke the order of messages: both programs may be of different versions")]
+    OutOfOrder,
+    /// The receiver does not take an offer, or cannot store the data.
+    #[error("{reason}{}{detail}", if detail.is_empty() { "" } else { ": " })]
+    Rejected {
+        /// The reason.
+        reason: Reason,
+        /// For people.
+        detail: String,
+    },
+    /// A name that no receiver takes.
+    #[error("{0}")]
+    Name(#[from] PathError),
+    /// The key file.
+    #[error(transparent)]
+    KeyFile(#[from] KeyFileError),
+    /// The directory of a receiver.
+    #[error("{path}: {source}")]
+    Directory {
+        /// The directory.
+        path: String,
+        /// The error of the operating system.
+        source: io::Error,
+    },
+}
+
+/// Whose mistake an error is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The configuration: a key file, a name, a directory.
+    Config,
+    /// Something is missing, and may be there later: the peer, space.
+    Missing,
+    /// Something is in the way.
+    InTheWay,
+    /// The peer refuses, or the transfer failed.
+    Transfer,
+    /// No permission.
+    Permission,
+    /// A bug.
+    Ours,
+}
+
+impl BulkError {
+    /// A word for scripts.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::PeersLost | Self::Closed | Self::Silent => "peer_lost",
+            Self::NoDatagrams => "no_datagrams",
+            Self::Sender(_) | Self::Protocol(_) | Self::OutOfOrder => "protocol",
+            Self::Layout(_) => "sizes",
+            Self::Source(_) => "source",
+            Self::SourceChanged => "source_changed",
+            Self::Sink(_) => "sink",
+            Self::Socket { .. } => "socket",
+            Self::Stopped => "stopped",
+            Self::Channel(_) => "channel",
+            Self::Rejected { .. } => "rejected",
+            Self::Name(_) => "name",
+            Self::KeyFile(_) => "key_file",
+            Self::Directory { .. } => "directory",
+        }
+    }
+
+    /// Whose mistake it is.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match self {
+            Self::Channel(error) if error.is_configuration() => Fault::Permission,
+            Self::Channel(ChannelError::Io(_) | ChannelError::TimedOut) => Fault::Missing,
+            Self::PeersLost | Self::Closed | Self::Silent | Self::NoDatagrams => Fault::Missing,
+            Self::Name(_) | Self::KeyFile(_) | Self::Layout(_) => Fault::Config,
+            Self::Directory { source, .. } | Self::Source(source) | Self::Socket { source, .. } => {
+                match source.kind() {
+                    io::ErrorKind::PermissionDenied => Fault::Permission,
+                    io::ErrorKind::AddrInUse => Fault::InTheWay,
+                    io::ErrorKind::AddrNotAvailable => Fault::Missing,
+                    _ => Fault::Config,
+                }
+            }
+            Self::Rejected {
+                reason: Reason::Busy | Reason::Full | Reason::NoSpace | Reason::Ends,
+                ..
+            } => Fault::InTheWay,
+            Self::Rejected { .. }
+            | Self::SourceChanged
+            | Self::Sink(_)
+            | Self::Stopped
+            | Self::Channel(_)
+            | Self::Protocol(_)
+            | Self::Sender(_)
+            | Self::OutOfOrder => Fault::Transfer,
+        }
+    }
+
+    /// Whether another attempt may succeed: the peer or the network was at fault.
+    #[must_use]
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::PeersLost | Self::Closed | Self::Silent => true,
+            Self::Channel(error) => !error.is_configuration(),
+            Self::Rejected { reason, .. } => matches!(reason, Reason::Ends | Reason::Busy),
+            _ => false,
+        }
+    }
 }

@@ -1,29 +1,23 @@
-//! Bulk transfers between hosts: the core `blast` with sockets, ciphers and data.
+//! Bulk transfers between hosts: `outlive send` and `outlive receive`.
 //!
 //! | module | |
 //! |---|---|
-//! | `cipher` | seals and opens datagrams (AES-128-GCM) |
-//! | `socket` | UDP with segmentation offload |
-//! | `sending`, `receiving` | the loop of each end |
-//! | `source`, `sink` | where the bytes come from, and where they go |
-//!
-//! The keys, and the agreement on a transfer, belong to the caller: both ends have a control stream. Each end of a
-//! transfer runs in a thread, and returns when the transfer is over, or when the caller says stop.
+//! | [`carrier`] | the two ends of a transfer by datagrams: the core `blast` with sockets, ciphers and data |
+//! | `stream` | the control stream between a sender and a receiver |
+//! | `directory` | where files of a receiver lie until they are whole, and get their names |
+//! | `hashes`, `holes` | bytes that a receiver has already, and that need not be sent |
+//! | [`sender`] | offers files to receivers, and sends them |
+//! | [`receiver`] | takes offers, and stores files |
 
 #![forbid(unsafe_code)]
 
-mod cipher;
+pub mod carrier;
+mod directory;
 mod error;
-mod receiving;
-mod sending;
-mod sink;
-mod socket;
-mod source;
+mod hashes;
+mod holes;
+pub mod receiver;
+pub mod sender;
+mod stream;
 
-pub use cipher::{KEY_LEN, TAG_LEN};
-pub use error::BulkError;
-pub use receiving::{Incoming, Reception, receive};
-pub use sending::{Outgoing, Target, Transmitted, send};
-pub use sink::{FileSink, MemorySink, Sink};
-pub use socket::DataSocket;
-pub use source::{FileSource, MemorySource, Source};
+pub use error::{BulkError, Fault};

@@ -10,8 +10,11 @@ use std::{
 
 use blast::{BlastRanges, Layout, Policy, Settings};
 use bulk::{
-    BulkError, DataSocket, Incoming, MemorySink, MemorySource, Outgoing, Reception, Source, Target,
-    Transmitted, receive, send,
+    BulkError,
+    carrier::{
+        DataSocket, Incoming, MemorySink, MemorySource, Outgoing, Reception, Source, Target,
+        Transmitted, receive, send,
+    },
 };
 
 const PACKET_KEY: [u8; 16] = [1; 16];
@@ -77,7 +80,7 @@ fn transfer(
             let stop = &stop;
             threads.push(scope.spawn(move || {
                 let mut sink = MemorySink::default();
-                let received = receive(&own, incoming, &mut sink, &mut || {}, stop);
+                let received = receive(&own, incoming, &mut sink, stop);
                 (received.expect("a reception"), sink.0)
             }));
         }
@@ -196,7 +199,7 @@ fn stopped_ends_return() {
     assert!(matches!(sent, Err(BulkError::Stopped)), "{sent:?}");
     let incoming = incoming(layout, address, 0, 1000);
     let mut sink = MemorySink::default();
-    let received = receive(&socket, incoming, &mut sink, &mut || {}, &stopped);
+    let received = receive(&socket, incoming, &mut sink, &stopped);
     assert!(matches!(received, Err(BulkError::Stopped)), "{received:?}");
 }
 

@@ -3,14 +3,14 @@
 //! | offset | field | |
 //! |---|---|---|
 //! | 0 | magic | `OLctl` |
-//! | 5 | role `u8` | 1: the end that asks; 2: the end that answers; 3: a member of a pool; 4: the balancer of a pool |
+//! | 5 | role `u8` | of [`Role`], from 1 |
 //! | 6 | oldest `u8` | oldest version of the control stream that this end speaks, above 0 |
 //! | 7 | newest `u8` | newest version |
 //!
 //! The layout is the same in all versions: an end that reads an opening does not know the version of the peer yet.
 
 use super::{ControlError, VERSIONS};
-use crate::{Versions, pool};
+use crate::{Versions, bulk, pool};
 
 const MAGIC: [u8; 5] = *b"OLctl";
 
@@ -25,6 +25,10 @@ pub enum Role {
     Member,
     /// The balancer of a pool.
     Balancer,
+    /// The sender of bulk data: begins the stream ([`crate::bulk`]).
+    Sender,
+    /// A receiver of bulk data.
+    Receiver,
 }
 
 impl Role {
@@ -34,6 +38,8 @@ impl Role {
             Self::Answers => 2,
             Self::Member => 3,
             Self::Balancer => 4,
+            Self::Sender => 5,
+            Self::Receiver => 6,
         }
     }
 
@@ -43,6 +49,8 @@ impl Role {
             2 => Some(Self::Answers),
             3 => Some(Self::Member),
             4 => Some(Self::Balancer),
+            5 => Some(Self::Sender),
+            6 => Some(Self::Receiver),
             _ => None,
         }
     }
@@ -54,6 +62,8 @@ impl Role {
             Self::Answers => Self::Asks,
             Self::Member => Self::Balancer,
             Self::Balancer => Self::Member,
+            Self::Sender => Self::Receiver,
+            Self::Receiver => Self::Sender,
         }
     }
 
@@ -63,6 +73,7 @@ impl Role {
         match self {
             Self::Asks | Self::Answers => VERSIONS,
             Self::Member | Self::Balancer => pool::STREAM_VERSIONS,
+            Self::Sender | Self::Receiver => bulk::STREAM_VERSIONS,
         }
     }
 
@@ -71,6 +82,7 @@ impl Role {
         match self {
             Self::Asks | Self::Answers => "about a service and its logger",
             Self::Member | Self::Balancer => "about a pool and its balancer",
+            Self::Sender | Self::Receiver => "about a bulk transfer",
         }
     }
 }

@@ -5,17 +5,14 @@ use core::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error, de::Visitor};
 
 /// Bytes in one piece: a list of numbers would be written and read number by number.
-pub(super) mod bytes {
+pub(crate) mod bytes {
     use super::*;
 
-    pub(in crate::control) fn serialize<S: Serializer>(
-        bytes: &[u8],
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_bytes(bytes)
     }
 
-    pub(in crate::control) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Vec<u8>, D::Error> {
         borrowed(deserializer).map(<[u8]>::to_vec)

@@ -2,20 +2,20 @@
 
 use std::{
     net::SocketAddr,
-    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
 use blast::{BlastRanges, Layout, PeerSet, Run, Sender, SenderEvent, Settings, Transmission};
 use protocol::blast::{Acknowledgement, DATAGRAM_VERSION, PACKET_HEADER_LEN, PacketHeader};
 
-use crate::{
-    BulkError, DataSocket, KEY_LEN, Source, TAG_LEN, cipher::Cipher, error::SocketContext,
+use super::{
+    DataSocket, KEY_LEN, Progress, STOP_CHECK_TIME, Source, Supervisor, TAG_LEN, cipher::Cipher,
     socket::ReadBuffers,
 };
+use crate::error::{BulkError, SocketContext};
 
-/// Longest wait before the loop looks at `stop`.
-const STOP_CHECK_TIME: Duration = Duration::from_millis(100);
+/// Without an answer in this time, no datagrams pass between sender and receivers.
+const FIRST_ANSWER_TIME: Duration = Duration::from_secs(3);
 
 /// A receiver of a transfer.
 #[derive(Debug, Clone)]
@@ -55,15 +55,15 @@ pub struct Transmitted {
 /// Sends the source to all targets, until each has all data or is lost.
 ///
 /// # Errors
-/// All receivers are lost; the source or the socket fails; `stop` was set.
+/// All receivers are lost; no datagrams pass; the source or the socket fails; the supervisor ends the transfer.
 pub fn send(
     socket: &DataSocket,
     outgoing: Outgoing,
     source: &mut dyn Source,
-    stop: &AtomicBool,
+    supervisor: &dyn Supervisor,
 ) -> Result<Transmitted, BulkError> {
     let mut end = SendingEnd::new(socket, outgoing, source)?;
-    end.run(stop)?;
+    end.run(supervisor)?;
     match end.result.complete.is_empty() {
         true => Err(BulkError::PeersLost),
         false => Ok(end.result),
@@ -84,6 +84,8 @@ struct SendingEnd<'a> {
     blast: (Option<u32>, Vec<u8>),
     /// Sealed datagrams of a run.
     sealed: Vec<u8>,
+    /// A receiver has answered.
+    is_heard: bool,
     result: Transmitted,
 }
 
@@ -119,6 +121,7 @@ impl<'a> SendingEnd<'a> {
             epoch: Instant::now(),
             blast: (None, Vec::new()),
             sealed: Vec::new(),
+            is_heard: false,
             result: Transmitted {
                 needed: needed * u64::try_from(targets.len()).unwrap_or(1),
                 ..Transmitted::default()
@@ -130,12 +133,10 @@ impl<'a> SendingEnd<'a> {
         self.epoch.elapsed()
     }
 
-    fn run(&mut self, stop: &AtomicBool) -> Result<(), BulkError> {
+    fn run(&mut self, supervisor: &dyn Supervisor) -> Result<(), BulkError> {
         let mut buffers = ReadBuffers::new();
         while !self.core.is_over() {
-            if stop.load(Ordering::Relaxed) {
-                return Err(BulkError::Stopped);
-            }
+            self.obey(supervisor)?;
             let is_full = self.transmit()?;
             while self
                 .take_answers(&mut buffers)
@@ -151,6 +152,28 @@ impl<'a> SendingEnd<'a> {
                 waited.doing("wait for acknowledgements")?;
             }
         }
+        Ok(())
+    }
+
+    fn obey(&mut self, supervisor: &dyn Supervisor) -> Result<(), BulkError> {
+        if supervisor.is_stopped() {
+            return Err(BulkError::Stopped);
+        }
+        if !self.is_heard && self.now() >= FIRST_ANSWER_TIME {
+            return Err(BulkError::NoDatagrams);
+        }
+        let now = self.now();
+        for peer in 0..self.targets.len() {
+            if supervisor.has_left(peer) {
+                self.core.drop_peer(peer, now);
+            }
+        }
+        let below = self.layout.blast_position(self.core.released_below());
+        supervisor.on_progress(Progress {
+            position: below.min(self.size),
+            packets: self.result.packets,
+            needed: self.result.needed,
+        });
         Ok(())
     }
 
@@ -250,6 +273,7 @@ impl<'a> SendingEnd<'a> {
             socket,
             targets,
             core,
+            is_heard,
             ..
         } = self;
         socket.receive(buffers, |joined| {
@@ -258,6 +282,7 @@ impl<'a> SendingEnd<'a> {
             };
             for datagram in joined.bytes.chunks(joined.datagram_len) {
                 if let Some(answer) = open(&targets[peer].1, datagram) {
+                    *is_heard = true;
                     // An acknowledgement that breaks the protocol does not count: the receiver is lost in time.
                     let _ = core.on_acknowledgement(peer, &answer, now);
                 }

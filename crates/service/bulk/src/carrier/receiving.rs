@@ -1,23 +1,16 @@
 //! The receiving end: opens packets, collects blasts, and answers.
 
-use std::{
-    io::IoSlice,
-    net::SocketAddr,
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+use std::{io::IoSlice, net::SocketAddr};
 
 use blast::{BlastRanges, Layout, Receiver, Reception as Packet};
 use protocol::blast::{DATAGRAM_VERSION, PACKET_HEADER_LEN, PacketHeader};
 
-use crate::{
-    BulkError, DataSocket, KEY_LEN, Sink, TAG_LEN,
+use super::{
+    DataSocket, KEY_LEN, Progress, STOP_CHECK_TIME, Sink, Supervisor, TAG_LEN,
     cipher::Cipher,
-    error::SocketContext,
     socket::{Joined, ReadBuffers},
 };
-
-const STOP_CHECK_TIME: Duration = Duration::from_millis(100);
+use crate::error::{BulkError, SocketContext};
 
 /// A transfer, as agreed.
 #[derive(Debug, Clone)]
@@ -49,20 +42,19 @@ pub struct Reception {
     pub forged: u64,
 }
 
-/// Receives all data of a transfer into the sink, and answers the sender until `stop` is set: the sender may lack the
-/// last acknowledgement. `on_whole` is called when everything is in the sink.
+/// Receives all data of a transfer into the sink, and answers the sender until the supervisor ends the reception: the
+/// sender may lack the last acknowledgement. The position of the progress is the size when everything is in the sink.
 ///
 /// # Errors
-/// The sender breaks the protocol; the sink or the socket fails; `stop` was set before everything was there.
+/// The sender breaks the protocol; the sink or the socket fails; the reception ended before everything was there.
 pub fn receive(
     socket: &DataSocket,
     incoming: Incoming,
     sink: &mut dyn Sink,
-    on_whole: &mut dyn FnMut(),
-    stop: &AtomicBool,
+    supervisor: &dyn Supervisor,
 ) -> Result<Reception, BulkError> {
     let mut end = ReceivingEnd::new(socket, incoming, sink)?;
-    end.run(on_whole, stop)
+    end.run(supervisor)
 }
 
 struct ReceivingEnd<'a> {
@@ -72,6 +64,7 @@ struct ReceivingEnd<'a> {
     answers: Cipher,
     core: Receiver,
     layout: Layout,
+    size: u64,
     sink: &'a mut dyn Sink,
     ahead: u32,
     answer: Vec<u8>,
@@ -102,6 +95,7 @@ impl<'a> ReceivingEnd<'a> {
             answers: Cipher::new(&answer_key),
             core: Receiver::new(layout, transfer, Some(size), credit, present)?,
             layout,
+            size,
             sink,
             ahead,
             answer: Vec::new(),
@@ -109,19 +103,19 @@ impl<'a> ReceivingEnd<'a> {
         })
     }
 
-    fn run(
-        &mut self,
-        on_whole: &mut dyn FnMut(),
-        stop: &AtomicBool,
-    ) -> Result<Reception, BulkError> {
+    fn run(&mut self, supervisor: &dyn Supervisor) -> Result<Reception, BulkError> {
         let mut buffers = ReadBuffers::new();
         let mut was_whole = false;
-        while !stop.load(Ordering::Relaxed) {
+        let mut below = None;
+        while !supervisor.is_stopped() {
             let is_more = self.read(&mut buffers)?;
+            if below != Some(self.core.whole_below()) {
+                below = Some(self.core.whole_below());
+                self.report_progress(supervisor);
+            }
             if self.core.is_whole() && !was_whole {
                 was_whole = true;
                 self.core.announce();
-                on_whole();
             }
             self.answer().doing("send acknowledgements")?;
             if !is_more {
@@ -134,6 +128,14 @@ impl<'a> ReceivingEnd<'a> {
             true => Ok(self.result.clone()),
             false => Err(BulkError::Stopped),
         }
+    }
+
+    fn report_progress(&self, supervisor: &dyn Supervisor) {
+        let below = self.layout.blast_position(self.core.whole_below());
+        supervisor.on_progress(Progress {
+            position: below.min(self.size),
+            ..Progress::default()
+        });
     }
 
     fn read(&mut self, buffers: &mut ReadBuffers) -> Result<bool, BulkError> {

@@ -32,6 +32,14 @@ impl FileSource {
     }
 }
 
+impl FileSource {
+    /// A file or a device with so many bytes.
+    #[must_use]
+    pub const fn of_size(file: File, size: u64) -> Self {
+        Self { file, size }
+    }
+}
+
 impl Source for FileSource {
     fn size(&self) -> u64 {
         self.size

@@ -14,7 +14,7 @@ use rustix::{
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::{BulkError, error::SocketContext};
+use crate::error::{BulkError, SocketContext};
 
 /// Buffers of a read: each takes a datagram, or datagrams that the kernel has joined.
 const READ_BATCH: usize = 16;
@@ -61,12 +61,22 @@ impl DataSocket {
     /// # Errors
     /// The address is not of this host, or the port is taken.
     pub fn bind(address: SocketAddr) -> Result<Self, BulkError> {
-        Self::open(address).doing("open a UDP socket")
+        Self::open(address, false).doing("open a UDP socket")
     }
 
-    fn open(address: SocketAddr) -> io::Result<Self> {
+    /// Binds a socket to a port that the sockets of other transfers have, too. Each takes the datagrams of its peer:
+    /// the caller connects the socket.
+    ///
+    /// # Errors
+    /// The address is not of this host, or another program has the port.
+    pub fn bind_shared(address: SocketAddr) -> Result<Self, BulkError> {
+        Self::open(address, true).doing("open a UDP socket")
+    }
+
+    fn open(address: SocketAddr, is_shared: bool) -> io::Result<Self> {
         let domain = Domain::for_address(address);
         let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_reuse_address(is_shared)?;
         if sockopt::set_socket_recv_buffer_size_force(&socket, RECEIVE_BUFFER).is_err() {
             // Without privileges: as much as the system allows.
             sockopt::set_socket_recv_buffer_size(&socket, RECEIVE_BUFFER)?;

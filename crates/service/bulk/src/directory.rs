@@ -1,0 +1,328 @@
+//! The directory of a receiver. A file appears under its name when it is whole: until then it lies in a directory for
+//! unfinished files, where the next attempt finds it. No link is followed, and no name leads out of the directory.
+
+use std::{
+    ffi::OsStr,
+    fs::{self, File},
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{ffi::OsStrExt, fs::MetadataExt},
+    },
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use protocol::bulk::{Reason, RelativePath};
+use rustix::{
+    fs::{
+        AtFlags, CWD, FileType, FlockOperation, Mode, OFlags, RenameFlags, ResolveFlags, Timespec,
+        Timestamps, UTIME_OMIT, fchmod, flock, fstatvfs, fsync, ftruncate, futimens, mkdirat,
+        openat, openat2, renameat_with, statat, unlinkat,
+    },
+    io::Errno,
+};
+
+use crate::BulkError;
+
+/// The directory for unfinished files.
+const STAGING_NAME: &str = ".outlive-partial";
+/// Most bytes of a file's name that the name of its unfinished part repeats, for people.
+const READABLE_LEN_MAX: usize = 100;
+/// Attempts to lock a part that other transfers finish at the same time.
+const LOCK_ATTEMPTS: u32 = 100;
+
+/// Why a receiver does not take an offer, or cannot store the data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Rejection {
+    pub(crate) reason: Reason,
+    pub(crate) detail: String,
+}
+
+impl Rejection {
+    pub(crate) fn new(reason: Reason, detail: impl Into<String>) -> Self {
+        let detail = detail.into();
+        Self { reason, detail }
+    }
+
+    fn of_storage(doing: &str, error: impl Into<io::Error>) -> Self {
+        let error = error.into();
+        let reason = match error.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Reason::NoSpace,
+            _ => Reason::Storage,
+        };
+        Self::new(reason, format!("{doing}: {error}"))
+    }
+}
+
+/// What a file gets with its name.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Attributes {
+    pub(crate) permissions: u16,
+    pub(crate) modified_ns: u64,
+    /// On the disk, name included, before the sender hears of it.
+    pub(crate) is_durable: bool,
+    /// Another file of this name is replaced.
+    pub(crate) replaces: bool,
+}
+
+/// A directory in which names appear.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    root: OwnedFd,
+    path: PathBuf,
+    /// Permission bits that new files do not get (umask).
+    withheld: Mode,
+}
+
+impl Directory {
+    pub(crate) fn open(path: &Path) -> Result<Self, BulkError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = openat(CWD, path, flags, Mode::empty());
+        let root = root.map_err(|error| BulkError::Directory {
+            path: path.display().to_string(),
+            source: error.into(),
+        })?;
+        let withheld = rustix::process::umask(Mode::from_raw_mode(0o077));
+        rustix::process::umask(withheld);
+        Ok(Self {
+            root,
+            path: path.to_owned(),
+            withheld,
+        })
+    }
+
+    /// Bytes that a file may still get.
+    pub(crate) fn free_bytes(&self) -> Result<u64, Rejection> {
+        let stat = fstatvfs(&self.root).map_err(|error| Rejection::of_storage("statvfs", error))?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    /// The unfinished file of this name, which no other transfer writes. It may have bytes of an earlier attempt.
+    pub(crate) fn partial(&self, name: &RelativePath) -> Result<Partial, Rejection> {
+        self.check_place(name)?;
+        let part = part_name(name);
+        let failed = |error: io::Error| Rejection::of_storage("open an unfinished file", error);
+        for _ in 0..LOCK_ATTEMPTS {
+            let staging = self.staging()?;
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = match openat(&staging, &part, flags, Mode::from_raw_mode(0o600)) {
+                Ok(file) => file,
+                // Another transfer has removed the empty directory.
+                Err(Errno::NOENT) => continue,
+                Err(error) => return Err(failed(error.into())),
+            };
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Err(Rejection::new(Reason::Busy, "")),
+                Err(error) => return Err(failed(error.into())),
+            }
+            let file = File::from(file);
+            let there = statat(&staging, &part, AtFlags::SYMLINK_NOFOLLOW);
+            let own = file.metadata().map_err(failed)?;
+            // Another transfer may have given the file its name before the lock.
+            if there.is_ok_and(|there| (there.st_dev, there.st_ino) == (own.dev(), own.ino())) {
+                return Ok(Partial {
+                    file,
+                    staging,
+                    part,
+                });
+            }
+        }
+        Err(Rejection::new(Reason::Busy, ""))
+    }
+
+    /// The file gets its name.
+    pub(crate) fn commit(
+        &self,
+        partial: &Partial,
+        name: &RelativePath,
+        attributes: Attributes,
+    ) -> Result<(), Rejection> {
+        let failed = |doing| move |error: Errno| Rejection::of_storage(doing, error);
+        let (above, base) = name.split();
+        let parent = self.directory(above.unwrap_or_default(), true)?;
+        let permissions = Mode::from_raw_mode(u32::from(attributes.permissions) & 0o777);
+        let permissions = permissions.difference(self.withheld);
+        fchmod(&partial.file, permissions).map_err(failed("set permissions"))?;
+        let second = 1_000_000_000;
+        let omitted = Timespec {
+            tv_sec: 0,
+            tv_nsec: UTIME_OMIT,
+        };
+        let times = Timestamps {
+            last_access: omitted,
+            last_modification: Timespec {
+                tv_sec: i64::try_from(attributes.modified_ns / second).unwrap_or(i64::MAX),
+                tv_nsec: i64::try_from(attributes.modified_ns % second).unwrap_or(0),
+            },
+        };
+        futimens(&partial.file, &times).map_err(failed("set the time"))?;
+        if attributes.is_durable {
+            fsync(&partial.file).map_err(failed("fsync"))?;
+        }
+        let flags = match attributes.replaces {
+            true => RenameFlags::empty(),
+            false => RenameFlags::NOREPLACE,
+        };
+        let base = OsStr::from_bytes(base);
+        let renamed = renameat_with(&partial.staging, &partial.part, &parent, base, flags);
+        match renamed {
+            Ok(()) => {}
+            Err(Errno::EXIST) => return Err(Rejection::new(Reason::Taken, name.to_string())),
+            Err(Errno::ISDIR | Errno::NOTEMPTY) => {
+                return Err(Rejection::new(
+                    Reason::Taken,
+                    format!("{name} is a directory"),
+                ));
+            }
+            Err(Errno::XDEV) => {
+                let detail = format!(
+                    "{name} lies on another file system than {}",
+                    self.path.display()
+                );
+                return Err(Rejection::new(Reason::Place, detail));
+            }
+            Err(error) => return Err(failed("rename")(error)),
+        }
+        if attributes.is_durable {
+            fsync(&parent).map_err(failed("fsync"))?;
+        }
+        self.remove_staging_if_empty();
+        Ok(())
+    }
+
+    /// Removes a part that nobody goes on with.
+    pub(crate) fn discard(&self, partial: &Partial) {
+        let _ = unlinkat(&partial.staging, &partial.part, AtFlags::empty());
+        self.remove_staging_if_empty();
+    }
+
+    /// Removes parts that nobody has written for so long. Returns how many.
+    pub(crate) fn expire(&self, age: Duration, now: SystemTime) -> io::Result<usize> {
+        let staging = self.path.join(STAGING_NAME);
+        let entries = match fs::read_dir(&staging) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+            Err(error) => return Err(error),
+        };
+        let mut removed = 0;
+        for entry in entries {
+            let entry = entry?;
+            let modified = entry.metadata()?.modified()?;
+            let is_old = now.duration_since(modified).is_ok_and(|since| since >= age);
+            let file = is_old
+                .then(|| File::open(entry.path()))
+                .and_then(Result::ok);
+            // Not while a transfer has the lock.
+            let Some(file) = file else { continue };
+            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                fs::remove_file(entry.path())?;
+                removed += 1;
+            }
+        }
+        self.remove_staging_if_empty();
+        Ok(removed)
+    }
+
+    fn staging(&self) -> Result<OwnedFd, Rejection> {
+        match mkdirat(&self.root, STAGING_NAME, Mode::from_raw_mode(0o700)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(error) => return Err(Rejection::of_storage("create a directory", error)),
+        }
+        self.open_beneath(self.root.as_fd(), STAGING_NAME.as_bytes())
+    }
+
+    fn remove_staging_if_empty(&self) {
+        let _ = unlinkat(&self.root, STAGING_NAME, AtFlags::REMOVEDIR);
+    }
+
+    /// Whether a file could get this name.
+    fn check_place(&self, name: &RelativePath) -> Result<(), Rejection> {
+        let first = name.as_bytes().split(|byte| *byte == b'/').next();
+        if first == Some(STAGING_NAME.as_bytes()) {
+            let detail = format!("{STAGING_NAME} is for unfinished files");
+            return Err(Rejection::new(Reason::Place, detail));
+        }
+        let (above, base) = name.split();
+        let Ok(parent) = self.directory(above.unwrap_or_default(), false) else {
+            // Directories that are not there yet are made at the end; a file in the way is an error at once.
+            return self.directory(above.unwrap_or_default(), true).map(|_| ());
+        };
+        let base = OsStr::from_bytes(base);
+        match statat(&parent, base, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::Directory => {
+                let detail = format!("{name} is a directory");
+                Err(Rejection::new(Reason::Taken, detail))
+            }
+            Ok(_) | Err(Errno::NOENT) => Ok(()),
+            Err(error) => Err(Rejection::of_storage("look up a name", error)),
+        }
+    }
+
+    /// The directory with this path below the root.
+    fn directory(&self, path: &[u8], creates: bool) -> Result<OwnedFd, Rejection> {
+        let mut at = self.root.try_clone();
+        for component in path.split(|byte| *byte == b'/').filter(|it| !it.is_empty()) {
+            let parent = at.map_err(|error| Rejection::of_storage("open a directory", error))?;
+            if creates {
+                let name = OsStr::from_bytes(component);
+                match mkdirat(&parent, name, Mode::from_raw_mode(0o777)) {
+                    Ok(()) | Err(Errno::EXIST) => {}
+                    Err(error) => {
+                        return Err(Rejection::of_storage("create a directory", error));
+                    }
+                }
+            }
+            at = Ok(self.open_beneath(parent.as_fd(), component)?);
+        }
+        at.map_err(|error| Rejection::of_storage("open a directory", error))
+    }
+
+    fn open_beneath(
+        &self,
+        parent: rustix::fd::BorrowedFd<'_>,
+        component: &[u8],
+    ) -> Result<OwnedFd, Rejection> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve =
+            ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+        let name = OsStr::from_bytes(component);
+        openat2(parent, name, flags, Mode::empty(), resolve).map_err(|error| match error {
+            Errno::LOOP | Errno::NOTDIR | Errno::XDEV => {
+                let detail = format!("{} is no directory of its own", name.display());
+                Rejection::new(Reason::Place, detail)
+            }
+            error => Rejection::of_storage("open a directory", error),
+        })
+    }
+}
+
+/// An unfinished file, locked.
+#[derive(Debug)]
+pub(crate) struct Partial {
+    pub(crate) file: File,
+    staging: OwnedFd,
+    part: String,
+}
+
+impl Partial {
+    /// Gives the file its size, and drops the rest of a longer file.
+    pub(crate) fn resize(&self, size: u64) -> Result<(), Rejection> {
+        ftruncate(&self.file, size).map_err(|error| Rejection::of_storage("set the size", error))
+    }
+}
+
+/// The name of an unfinished file: readable for people, and different for each path.
+fn part_name(name: &RelativePath) -> String {
+    let readable = String::from_utf8_lossy(name.split().1);
+    let readable = readable
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || "._-".contains(*c));
+    let readable: String = readable.take(READABLE_LEN_MAX).collect();
+    let hash = blake3::hash(name.as_bytes()).to_hex();
+    format!("{readable}.{}", &hash[..32])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,286 @@
+//! The receiving end: takes offers on connections, and stores files.
+
+use std::{
+    net::{SocketAddr, TcpListener, TcpStream},
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant, SystemTime},
+};
+
+use channel::KeyRing;
+use protocol::bulk::{Offer, Reason, ReceiverMessage, SenderMessage};
+
+use crate::{
+    BulkError,
+    directory::{Directory, Rejection},
+    error::SocketContext,
+    stream::Stream,
+};
+
+mod storing;
+
+/// Pause between two looks for unfinished files that nobody goes on with.
+const EXPIRY_PERIOD: Duration = Duration::from_secs(3600);
+/// Pause between two looks for new connections.
+const ACCEPT_PERIOD: Duration = Duration::from_millis(50);
+/// A sender that says nothing for so long is gone.
+pub(crate) const IDLE_TIME: Duration = Duration::from_secs(600);
+/// Longest text of a rejection.
+const DETAIL_LEN_MAX: usize = protocol::bulk::DETAIL_LEN_MAX;
+
+pub(crate) type SenderStream = Stream<ReceiverMessage, SenderMessage>;
+
+/// Settings of a receiver.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where files appear.
+    pub directory: PathBuf,
+    /// Accepted keys.
+    pub keys: Arc<KeyRing>,
+    /// Most bytes of a file.
+    pub size_max: Option<u64>,
+    /// A file is on the disk before its sender hears that it is stored.
+    pub is_durable: bool,
+    /// A file with the name of an older one replaces it.
+    pub replaces: bool,
+    /// Most transfers at once.
+    pub transfers_max: usize,
+    /// Unfinished files that nobody has written for so long are removed.
+    pub keep_partial: Duration,
+}
+
+/// News of a receiver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A sender has connected.
+    Connected {
+        /// The sender.
+        sender: SocketAddr,
+    },
+    /// A file is being received.
+    Accepted {
+        /// The sender.
+        sender: SocketAddr,
+        /// Name below the directory.
+        name: String,
+        /// Bytes, if the sender knows.
+        size: Option<u64>,
+        /// Bytes that were there from an earlier attempt.
+        present: u64,
+    },
+    /// A file is there under its name.
+    Stored {
+        /// The sender.
+        sender: SocketAddr,
+        /// Name below the directory.
+        name: String,
+        /// Bytes.
+        size: u64,
+        /// BLAKE3, as `b3sum` prints.
+        hash: String,
+        /// Time since the offer, ms.
+        milliseconds: u64,
+    },
+    /// An offer was not taken, or the file not stored.
+    Rejected {
+        /// The sender.
+        sender: SocketAddr,
+        /// Name below the directory.
+        name: String,
+        /// Reason.
+        reason: String,
+    },
+    /// A connection has failed.
+    Failed {
+        /// The sender.
+        sender: SocketAddr,
+        /// Reason.
+        reason: String,
+    },
+    /// Unfinished files have expired.
+    Expired {
+        /// How many.
+        count: usize,
+    },
+}
+
+/// What a receiver tells, and asks, from several threads.
+pub trait Watch: Sync {
+    /// Whether the receiver ends.
+    fn is_stopped(&self) -> bool;
+    /// Something has happened.
+    fn on_event(&self, event: Event);
+}
+
+/// A receiver that listens.
+#[derive(Debug)]
+pub struct Receiver {
+    listener: TcpListener,
+    settings: Settings,
+    directory: Directory,
+}
+
+/// What all connections share.
+struct Shared<'a> {
+    settings: &'a Settings,
+    directory: &'a Directory,
+    watch: &'a dyn Watch,
+    transfers: AtomicUsize,
+    /// A file was stored.
+    has_stored: AtomicBool,
+}
+
+impl Receiver {
+    /// Listens. Unfinished files that are too old are removed.
+    ///
+    /// # Errors
+    /// The directory is missing, or the address is taken or not of this host.
+    pub fn bind(listen: SocketAddr, settings: Settings) -> Result<Self, BulkError> {
+        let directory = Directory::open(&settings.directory)?;
+        let listener = TcpListener::bind(listen).doing("listen")?;
+        listener.set_nonblocking(true).doing("listen")?;
+        Ok(Self {
+            listener,
+            settings,
+            directory,
+        })
+    }
+
+    /// The address that senders connect to.
+    ///
+    /// # Errors
+    /// The kernel does not tell.
+    pub fn local(&self) -> Result<SocketAddr, BulkError> {
+        self.listener.local_addr().doing("ask for an address")
+    }
+
+    /// Serves senders until the watch says stop; with `once`, until a sender whose file was stored has left.
+    ///
+    /// # Errors
+    /// No connections can be accepted.
+    pub fn run(&self, once: bool, watch: &dyn Watch) -> Result<(), BulkError> {
+        let shared = Shared {
+            settings: &self.settings,
+            directory: &self.directory,
+            watch,
+            transfers: AtomicUsize::new(0),
+            has_stored: AtomicBool::new(false),
+        };
+        let mut expires_at = Instant::now();
+        thread::scope(|scope| {
+            while !watch.is_stopped() {
+                if Instant::now() >= expires_at {
+                    expires_at = Instant::now() + EXPIRY_PERIOD;
+                    self.expire(watch);
+                }
+                match self.listener.accept() {
+                    Ok((stream, sender)) => {
+                        let shared = &shared;
+                        scope.spawn(move || shared.serve(stream, sender));
+                    }
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                        thread::sleep(ACCEPT_PERIOD);
+                    }
+                    // A connection that has ended before it was accepted.
+                    Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
+                    Err(error) => return Err(error).doing("accept a connection"),
+                }
+                let is_idle = shared.transfers.load(Ordering::Acquire) == 0;
+                if once && is_idle && shared.has_stored.load(Ordering::Acquire) {
+                    break;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn expire(&self, watch: &dyn Watch) {
+        let now = SystemTime::now();
+        match self.directory.expire(self.settings.keep_partial, now) {
+            Ok(0) => {}
+            Ok(count) => watch.on_event(Event::Expired { count }),
+            Err(error) => tracing::warn!(%error, "unfinished files cannot be examined"),
+        }
+    }
+}
+
+impl Shared<'_> {
+    fn serve(&self, stream: TcpStream, sender: SocketAddr) {
+        let before = self.transfers.fetch_add(1, Ordering::AcqRel);
+        let is_full = before >= self.settings.transfers_max;
+        let served = self.serve_stream(stream, sender, is_full);
+        self.transfers.fetch_sub(1, Ordering::AcqRel);
+        match served {
+            Ok(()) | Err(BulkError::Stopped | BulkError::Closed) => {}
+            Err(error) => self.watch.on_event(Event::Failed {
+                sender,
+                reason: error.to_string(),
+            }),
+        }
+    }
+
+    fn serve_stream(
+        &self,
+        stream: TcpStream,
+        sender: SocketAddr,
+        is_full: bool,
+    ) -> Result<(), BulkError> {
+        stream.set_nonblocking(false).doing("accept a connection")?;
+        let mut stream = SenderStream::accept(stream, Arc::clone(&self.settings.keys))?;
+        self.watch.on_event(Event::Connected { sender });
+        loop {
+            match stream.receive(IDLE_TIME, &|| self.watch.is_stopped())? {
+                SenderMessage::Offer(offer) => {
+                    self.take(&mut stream, sender, offer, is_full)?;
+                }
+                // Of an offer that was rejected in the meantime.
+                SenderMessage::Withdraw
+                | SenderMessage::Keep { .. }
+                | SenderMessage::Piece { .. }
+                | SenderMessage::Finish { .. } => {}
+            }
+        }
+    }
+
+    fn take(
+        &self,
+        stream: &mut SenderStream,
+        sender: SocketAddr,
+        offer: Offer,
+        is_full: bool,
+    ) -> Result<(), BulkError> {
+        let name = offer.name.to_string();
+        let taken = match is_full {
+            true => storing::Outcome::Rejected(Rejection::new(Reason::Full, "")),
+            false => storing::store(self, stream, sender, &offer)?,
+        };
+        match taken {
+            storing::Outcome::Stored(event) => {
+                self.has_stored.store(true, Ordering::Release);
+                self.watch.on_event(event);
+                stream.send(&ReceiverMessage::Stored)
+            }
+            storing::Outcome::Withdrawn => Ok(()),
+            storing::Outcome::Rejected(rejection) => {
+                let Rejection { reason, mut detail } = rejection;
+                while detail.len() > DETAIL_LEN_MAX {
+                    detail.pop();
+                }
+                let words = BulkError::Rejected {
+                    reason,
+                    detail: detail.clone(),
+                };
+                self.watch.on_event(Event::Rejected {
+                    sender,
+                    name,
+                    reason: words.to_string(),
+                });
+                stream.send(&ReceiverMessage::Rejected { reason, detail })
+            }
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! A file from the offer to its name.
+
+use std::{
+    net::SocketAddr,
+    num::NonZeroU16,
+    os::unix::fs::FileExt,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Instant,
+};
+
+use blast::{BlastRanges, Layout};
+use protocol::bulk::{
+    Acceptance, BlastHash, BlastRange, Carrier, ContentHash, HASHES_MAX, Offer, PIECE_LEN_MAX,
+    Reason, ReceiverMessage, SecretKey, SenderMessage, Sizes,
+};
+use ring::rand::{SecureRandom, SystemRandom};
+
+use super::{Event, IDLE_TIME, SenderStream, Shared};
+use crate::{
+    BulkError,
+    carrier::{self, DataSocket, FileSink, Incoming, Progress, Supervisor},
+    directory::{Attributes, Partial, Rejection},
+    hashes, holes,
+};
+
+/// Bytes that the sender may send beyond the whole blasts.
+const CREDIT_BYTES: u64 = 64 << 20;
+/// Fewest blasts of credit.
+const CREDIT_MIN: u32 = 16;
+
+/// The end of an offer.
+pub(super) enum Outcome {
+    /// The file is there under its name.
+    Stored(Event),
+    /// The sender has withdrawn the offer.
+    Withdrawn,
+    /// The receiver does not take the offer, or could not store the file.
+    Rejected(Rejection),
+}
+
+/// Why an offer is not carried out: a rejection leaves the stream usable.
+enum Failure {
+    Rejected(Rejection),
+    Withdrawn,
+    Stream(BulkError),
+}
+
+impl From<Rejection> for Failure {
+    fn from(rejection: Rejection) -> Self {
+        Self::Rejected(rejection)
+    }
+}
+
+impl From<BulkError> for Failure {
+    fn from(error: BulkError) -> Self {
+        Self::Stream(error)
+    }
+}
+
+pub(super) fn store(
+    shared: &Shared<'_>,
+    stream: &mut SenderStream,
+    sender: SocketAddr,
+    offer: &Offer,
+) -> Result<Outcome, BulkError> {
+    let begun = Instant::now();
+    match Storing::new(shared, offer).and_then(|storing| storing.run(stream, sender)) {
+        Ok((size, hash)) => Ok(Outcome::Stored(Event::Stored {
+            sender,
+            name: offer.name.to_string(),
+            size,
+            hash: hash.to_string(),
+            milliseconds: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+        })),
+        Err(Failure::Rejected(rejection)) => Ok(Outcome::Rejected(rejection)),
+        Err(Failure::Withdrawn) => Ok(Outcome::Withdrawn),
+        Err(Failure::Stream(error)) => Err(error),
+    }
+}
+
+struct Storing<'a> {
+    shared: &'a Shared<'a>,
+    offer: &'a Offer,
+    layout: Layout,
+    partial: Partial,
+    /// Blasts that the file has already: holes, and blasts that the sender confirms.
+    present: BlastRanges,
+}
+
+impl<'a> Storing<'a> {
+    fn new(shared: &'a Shared<'a>, offer: &'a Offer) -> Result<Self, Failure> {
+        let (sizes, offered) = match &offer.carrier {
+            Carrier::Datagrams { sizes, holes, .. } | Carrier::Stream { sizes, holes } => {
+                (*sizes, holes.as_slice())
+            }
+        };
+        let layout = layout_of(sizes)?;
+        let size = offer.size.unwrap_or(0);
+        let blasts = layout.blasts(size);
+        let blasts = blasts.map_err(|error| Rejection::new(Reason::Sizes, error.to_string()))?;
+        if shared.settings.size_max.is_some_and(|most| size > most) {
+            let most = shared.settings.size_max.unwrap_or(0);
+            let detail = format!("{size} bytes, and at most {most} bytes are taken (--limit)");
+            return Err(Rejection::new(Reason::TooLarge, detail).into());
+        }
+        let mut this = Self {
+            shared,
+            offer,
+            layout,
+            partial: shared.directory.partial(&offer.name)?,
+            present: ranges_of(offered, blasts)?,
+        };
+        this.prepare(size)?;
+        Ok(this)
+    }
+
+    /// Gives the unfinished file its size, and its holes.
+    fn prepare(&mut self, size: u64) -> Result<(), Rejection> {
+        let file = &self.partial.file;
+        if self.offer.size.is_none() {
+            return self.partial.resize(0);
+        }
+        self.partial.resize(size)?;
+        if holes::punch(file, &self.layout, size, &self.present).is_err() {
+            // A file system that makes no holes in data: all anew.
+            self.partial.resize(0)?;
+            self.partial.resize(size)?;
+        }
+        let with_data = holes::blasts_with_data(file, &self.layout, size);
+        let there = with_data.map_or(0, |it| it.count() * self.layout.blast_bytes());
+        let needed = size
+            .saturating_sub(self.present.count() * self.layout.blast_bytes())
+            .saturating_sub(there);
+        let free = self.shared.directory.free_bytes()?;
+        if needed > free {
+            let detail = format!("{needed} more bytes are needed, and {free} are free");
+            return Err(Rejection::new(Reason::NoSpace, detail));
+        }
+        Ok(())
+    }
+
+    fn run(
+        mut self,
+        stream: &mut SenderStream,
+        sender: SocketAddr,
+    ) -> Result<(u64, ContentHash), Failure> {
+        self.send_have_list(stream)?;
+        let (size, hash) = match &self.offer.carrier {
+            Carrier::Datagrams {
+                transfer,
+                port,
+                key,
+                ..
+            } => self.receive_datagrams(stream, sender, (*transfer, *port, *key))?,
+            Carrier::Stream { .. } => self.receive_pieces(stream, sender)?,
+        };
+        let attributes = Attributes {
+            permissions: self.offer.permissions,
+            modified_ns: self.offer.modified_ns,
+            is_durable: self.shared.settings.is_durable,
+            replaces: self.shared.settings.replaces,
+        };
+        let name = &self.offer.name;
+        let directory = self.shared.directory;
+        directory.commit(&self.partial, name, attributes)?;
+        Ok((size, hash))
+    }
+
+    /// Hashes of the blasts that have data from an earlier attempt. The sender decides which are right.
+    fn send_have_list(&self, stream: &mut SenderStream) -> Result<(), Failure> {
+        let Some(size) = self.offer.size else {
+            return Ok(());
+        };
+        let file = &self.partial.file;
+        let unreadable = |error: std::io::Error| {
+            Rejection::new(Reason::Storage, format!("read an unfinished file: {error}"))
+        };
+        let with_data = holes::blasts_with_data(file, &self.layout, size).map_err(unreadable)?;
+        for (first, end) in with_data.iter() {
+            let mut hashes: Vec<BlastHash> = Vec::new();
+            for blast in first..end {
+                let hash = hashes::of_blast(file, &self.layout, size, blast);
+                hashes.push(hash.map_err(unreadable)?);
+                if hashes.len() == HASHES_MAX || blast + 1 == end {
+                    let first = blast + 1 - u32::try_from(hashes.len()).unwrap_or(0);
+                    let hashes = std::mem::take(&mut hashes);
+                    stream.send(&ReceiverMessage::Have { first, hashes })?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Accepts the offer, and hears which blasts need not be sent.
+    fn agree(
+        &mut self,
+        stream: &mut SenderStream,
+        sender: SocketAddr,
+        port: Option<NonZeroU16>,
+        key: SecretKey,
+    ) -> Result<(), Failure> {
+        let credit = u32::try_from(CREDIT_BYTES / self.layout.blast_bytes()).unwrap_or(u32::MAX);
+        stream.send(&ReceiverMessage::Accept(Acceptance {
+            port,
+            key,
+            ahead: credit.max(CREDIT_MIN),
+            #[cfg(feature = "next-version")]
+            next: 0,
+        }))?;
+        let blasts = self.layout.blasts(self.offer.size.unwrap_or(0));
+        match self.next(stream)? {
+            SenderMessage::Keep { ranges } => {
+                for (first, end) in ranges_of(&ranges, blasts.unwrap_or(0))?.iter() {
+                    self.present.insert(first, end);
+                }
+            }
+            _ => return Err(out_of_order()),
+        }
+        let present = self.present.count() * self.layout.blast_bytes();
+        self.shared.watch.on_event(Event::Accepted {
+            sender,
+            name: self.offer.name.to_string(),
+            size: self.offer.size,
+            present: present.min(self.offer.size.unwrap_or(0)),
+        });
+        Ok(())
+    }
+
+    /// The next message of the sender about this offer.
+    fn next(&self, stream: &mut SenderStream) -> Result<SenderMessage, Failure> {
+        match stream.receive(IDLE_TIME, &|| self.shared.watch.is_stopped())? {
+            SenderMessage::Withdraw => Err(Failure::Withdrawn),
+            message => Ok(message),
+        }
+    }
+
+    fn receive_datagrams(
+        &mut self,
+        stream: &mut SenderStream,
+        sender: SocketAddr,
+        (transfer, port, key): (u32, NonZeroU16, SecretKey),
+    ) -> Result<(u64, ContentHash), Failure> {
+        let Some(size) = self.offer.size else {
+            return Err(out_of_order());
+        };
+        let socket = DataSocket::bind_shared(stream.local()?)?;
+        let from = SocketAddr::new(stream.peer()?.ip(), port.get());
+        socket.connect(from)?;
+        let own = NonZeroU16::new(socket.local()?.port());
+        let answer_key = fresh_key();
+        self.agree(stream, sender, own, answer_key)?;
+        let incoming = Incoming {
+            transfer,
+            sender: from,
+            key: key.0,
+            answer_key: answer_key.0,
+            layout: self.layout,
+            size,
+            ahead: u32::try_from(CREDIT_BYTES / self.layout.blast_bytes())
+                .unwrap_or(u32::MAX)
+                .max(CREDIT_MIN),
+            present: self.present.clone(),
+        };
+        let wanted = self.receive_beside(stream, &socket, incoming, size)?;
+        Ok((size, wanted))
+    }
+
+    /// Receives, hashes, and listens to the control stream, each in a thread.
+    fn receive_beside(
+        &self,
+        stream: &mut SenderStream,
+        socket: &DataSocket,
+        incoming: Incoming,
+        size: u64,
+    ) -> Result<ContentHash, Failure> {
+        let file = &self.partial.file;
+        let copy = file.try_clone();
+        let mut sink = FileSink(copy.map_err(|error| storage(&error))?);
+        let (tell, below) = mpsc::channel();
+        let reception = Watcher {
+            is_over: AtomicBool::new(false),
+            tell: Mutex::new(Some(tell)),
+        };
+        thread::scope(|scope| {
+            let hashing = scope.spawn(move || hashes::of_growing(file, size, &below));
+            let watcher = &reception;
+            let receiving =
+                scope.spawn(move || carrier::receive(socket, incoming, &mut sink, watcher));
+            let heard = loop {
+                if receiving.is_finished() {
+                    break None;
+                }
+                match stream.poll() {
+                    Ok(None) if self.shared.watch.is_stopped() => {
+                        break Some(Err(BulkError::Stopped.into()));
+                    }
+                    Ok(None) => {}
+                    Ok(Some(SenderMessage::Finish { size: sent, hash })) if sent == size => {
+                        break Some(Ok(hash));
+                    }
+                    Ok(Some(SenderMessage::Withdraw)) => break Some(Err(Failure::Withdrawn)),
+                    Ok(Some(_)) => break Some(Err(out_of_order())),
+                    Err(error) => break Some(Err(error.into())),
+                }
+            };
+            reception.is_over.store(true, Ordering::Release);
+            let received = receiving
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            reception.hush();
+            let hashed = hashing
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let wanted = match (heard, received) {
+                (Some(Ok(hash)), Ok(_)) => hash,
+                (Some(Err(failure)), _) => return Err(failure),
+                (_, Err(BulkError::Sink(error))) => return Err(storage(&error).into()),
+                (Some(Ok(_)), Err(BulkError::Stopped)) => return Err(out_of_order()),
+                (_, Err(error)) => return Err(error.into()),
+                (None, Ok(_)) => return Err(BulkError::Closed.into()),
+            };
+            match hashed.map_err(|error| storage(&error))? {
+                Some(hash) if hash == wanted => Ok(hash),
+                _ => Err(self.differs().into()),
+            }
+        })
+    }
+
+    fn receive_pieces(
+        &mut self,
+        stream: &mut SenderStream,
+        sender: SocketAddr,
+    ) -> Result<(u64, ContentHash), Failure> {
+        self.agree(stream, sender, None, fresh_key())?;
+        let most = self.offer.size.or(self.shared.settings.size_max);
+        loop {
+            match self.next(stream)? {
+                SenderMessage::Piece { position, bytes } if bytes.len() <= PIECE_LEN_MAX => {
+                    let end = position.saturating_add(u64::try_from(bytes.len()).unwrap_or(0));
+                    if most.is_some_and(|most| end > most) {
+                        let detail = "the data has more bytes than the receiver takes (--limit)";
+                        return Err(Rejection::new(Reason::TooLarge, detail).into());
+                    }
+                    let written = self.partial.file.write_all_at(&bytes, position);
+                    written.map_err(|error| storage(&error))?;
+                }
+                SenderMessage::Finish { size, hash } => {
+                    return self.check_whole(size, hash).map_err(Into::into);
+                }
+                _ => return Err(out_of_order()),
+            }
+        }
+    }
+
+    fn check_whole(&self, size: u64, wanted: ContentHash) -> Result<(u64, ContentHash), Rejection> {
+        let file = &self.partial.file;
+        let len = file.metadata().map_err(|error| storage(&error))?.len();
+        let (tell, below) = mpsc::channel();
+        let _ = tell.send(size);
+        let hash = match len == size {
+            true => hashes::of_growing(file, size, &below).map_err(|error| storage(&error))?,
+            false => None,
+        };
+        match hash {
+            Some(hash) if hash == wanted => Ok((size, hash)),
+            _ => Err(self.differs()),
+        }
+    }
+
+    /// The part is of no use: the next attempt begins anew.
+    fn differs(&self) -> Rejection {
+        self.shared.directory.discard(&self.partial);
+        Rejection::new(Reason::Differs, "")
+    }
+}
+
+/// Ends a reception, and tells its progress to the thread that hashes.
+struct Watcher {
+    is_over: AtomicBool,
+    tell: Mutex<Option<mpsc::Sender<u64>>>,
+}
+
+impl Watcher {
+    /// No more progress comes.
+    fn hush(&self) {
+        *self.tell.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl Supervisor for Watcher {
+    fn is_stopped(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    fn on_progress(&self, progress: Progress) {
+        let tell = self.tell.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tell) = tell.as_ref() {
+            let _ = tell.send(progress.position);
+        }
+    }
+}
+
+fn out_of_order() -> Failure {
+    Failure::Stream(BulkError::OutOfOrder)
+}
+
+fn storage(error: &std::io::Error) -> Rejection {
+    let reason = match error.kind() {
+        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Reason::NoSpace,
+        _ => Reason::Storage,
+    };
+    Rejection::new(reason, error.to_string())
+}
+
+fn layout_of(sizes: Sizes) -> Result<Layout, Rejection> {
+    let layout = Layout::new(sizes.packet_bytes, sizes.packets.into());
+    layout.map_err(|error| Rejection::new(Reason::Sizes, error.to_string()))
+}
+
+/// Ranges that a peer has told, below `blasts`.
+fn ranges_of(ranges: &[BlastRange], blasts: u32) -> Result<BlastRanges, Rejection> {
+    let mut all = BlastRanges::new();
+    for range in ranges {
+        if range.first >= range.end || range.end > blasts {
+            return Err(Rejection::new(Reason::Sizes, "a range lies behind the end"));
+        }
+        all.insert(range.first, range.end);
+    }
+    Ok(all)
+}
+
+fn fresh_key() -> SecretKey {
+    let mut key = [0; 16];
+    let filled = SystemRandom::new().fill(&mut key);
+    assert!(filled.is_ok(), "the system has no random numbers");
+    SecretKey(key)
+}

@@ -1,0 +1,282 @@
+//! The sending end: offers files to receivers, and sends them.
+
+use std::{
+    fs::File,
+    io::{self, Read, Seek, SeekFrom},
+    net::SocketAddr,
+    os::unix::fs::{FileTypeExt, MetadataExt},
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use blast::Policy;
+use channel::Key;
+use protocol::bulk::{Reason, ReceiverMessage, RelativePath, SenderMessage};
+
+use crate::{BulkError, carrier::Progress, stream::Stream};
+
+mod attempt;
+
+/// Time for a connection to a receiver.
+const CONNECT_TIME: Duration = Duration::from_secs(5);
+/// Pause between two attempts.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+const STOP_CHECK_TIME: Duration = Duration::from_millis(50);
+
+pub(crate) type ReceiverStream = Stream<SenderMessage, ReceiverMessage>;
+
+/// A receiver, and a name there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Destination {
+    /// The receiver.
+    pub address: SocketAddr,
+    /// The name below its directory; `None`: that of the source.
+    pub name: Option<RelativePath>,
+}
+
+/// Where the bytes come from.
+pub enum Input {
+    /// A file or a block device, which can be read at any place.
+    File(File),
+    /// Bytes that come one after the other.
+    Stream(Box<dyn Read + Send>),
+}
+
+/// What is sent.
+pub struct Item {
+    input: Input,
+    name: RelativePath,
+    size: Option<u64>,
+    permissions: u16,
+    modified_ns: u64,
+}
+
+impl Item {
+    /// A file or a block device.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is neither.
+    pub fn open(path: &Path) -> Result<Self, BulkError> {
+        let mut file = File::open(path).map_err(BulkError::Source)?;
+        let metadata = file.metadata().map_err(BulkError::Source)?;
+        let kind = metadata.file_type();
+        let size = match kind.is_block_device() {
+            true => file.seek(SeekFrom::End(0)).map_err(BulkError::Source)?,
+            false if kind.is_file() => metadata.len(),
+            false => {
+                let words = "neither a file nor a block device";
+                return Err(BulkError::Source(io::Error::other(words)));
+            }
+        };
+        let name = path.file_name().unwrap_or_default();
+        Ok(Self {
+            name: RelativePath::new(name.as_encoded_bytes())?,
+            size: Some(size),
+            permissions: u16::try_from(metadata.mode() & 0o777).unwrap_or(0),
+            modified_ns: modified_ns(&metadata),
+            input: Input::File(file),
+        })
+    }
+
+    /// Bytes that come one after the other.
+    #[must_use]
+    pub fn stream(input: Box<dyn Read + Send>, name: RelativePath) -> Self {
+        Self {
+            input: Input::Stream(input),
+            name,
+            size: None,
+            permissions: 0o644,
+            modified_ns: 0,
+        }
+    }
+
+    /// Name of the source.
+    #[must_use]
+    pub const fn name(&self) -> &RelativePath {
+        &self.name
+    }
+
+    /// Bytes, if known.
+    #[must_use]
+    pub const fn size(&self) -> Option<u64> {
+        self.size
+    }
+
+    fn has_changed(&self) -> bool {
+        let Input::File(file) = &self.input else {
+            return false;
+        };
+        file.metadata().is_ok_and(|metadata| {
+            metadata.is_file()
+                && (Some(metadata.len()), modified_ns(&metadata)) != (self.size, self.modified_ns)
+        })
+    }
+}
+
+fn modified_ns(metadata: &std::fs::Metadata) -> u64 {
+    let seconds = u64::try_from(metadata.mtime()).unwrap_or(0);
+    let rest = u64::try_from(metadata.mtime_nsec()).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(rest)
+}
+
+/// How the data travels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CarrierChoice {
+    /// In datagrams; where none pass, in the control stream.
+    Auto,
+    /// In datagrams.
+    Datagrams,
+    /// In the control stream.
+    Stream,
+}
+
+/// Settings of a sender.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The key.
+    pub key: Key,
+    /// How fast.
+    pub policy: Policy,
+    /// Most bytes in a second, if any.
+    pub rate_max: Option<u64>,
+    /// A receiver is deemed to have failed after this time without an answer.
+    pub peer_timeout: Duration,
+    /// How long a receiver that is gone is waited for.
+    pub retry: Duration,
+    /// How the data travels.
+    pub carrier: CarrierChoice,
+}
+
+/// News of a sender.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A receiver takes the file.
+    Accepted {
+        /// The receiver, by number.
+        receiver: usize,
+        /// Bytes that were there from an earlier attempt, or are holes.
+        present: u64,
+    },
+    /// How far the transfer is.
+    Progress(Progress),
+    /// All data has arrived; the receivers store it.
+    Sent,
+    /// A receiver has stored the file.
+    Stored {
+        /// The receiver, by number.
+        receiver: usize,
+        /// BLAKE3, as `b3sum` prints.
+        hash: String,
+    },
+    /// An attempt has failed, and the next will come.
+    Retry {
+        /// The receiver, by number.
+        receiver: usize,
+        /// Reason.
+        reason: String,
+    },
+    /// No datagrams pass: the data travels in the control stream, slower.
+    NoDatagrams,
+}
+
+/// What a sender tells, and asks, from several threads.
+pub trait Watch: Sync {
+    /// Whether the sender ends.
+    fn is_stopped(&self) -> bool;
+    /// Something has happened.
+    fn on_event(&self, event: Event);
+}
+
+/// A file that was sent.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Bytes of the file.
+    pub size: u64,
+    /// Packets that were sent, and packets that are needed without losses.
+    pub packets: (u64, u64),
+    /// BLAKE3, as `b3sum` prints.
+    pub hash: String,
+}
+
+/// The sender of files to one or several receivers.
+pub struct Sender<'a> {
+    settings: &'a Settings,
+    watch: &'a dyn Watch,
+    peers: Vec<Peer>,
+    carrier: CarrierChoice,
+}
+
+struct Peer {
+    destination: Destination,
+    stream: Option<ReceiverStream>,
+}
+
+impl<'a> Sender<'a> {
+    /// A sender to these receivers, at most 64.
+    ///
+    /// # Panics
+    /// If there are more.
+    #[must_use]
+    pub fn new(
+        destinations: Vec<Destination>,
+        settings: &'a Settings,
+        watch: &'a dyn Watch,
+    ) -> Self {
+        assert!(destinations.len() <= blast::PeerSet::PEERS_MAX);
+        let peer = |destination| Peer {
+            destination,
+            stream: None,
+        };
+        Self {
+            settings,
+            watch,
+            peers: destinations.into_iter().map(peer).collect(),
+            carrier: settings.carrier,
+        }
+    }
+
+    /// Sends an item to all receivers.
+    ///
+    /// # Errors
+    /// For each receiver, by number, that has not stored the item: why.
+    pub fn send(&mut self, item: &mut Item) -> Result<Report, Vec<(usize, BulkError)>> {
+        let mut waiting: Vec<usize> = (0..self.peers.len()).collect();
+        let (mut failed, mut report) = (Vec::new(), Report::default());
+        let mut progress_at = Instant::now();
+        while !waiting.is_empty() {
+            let begun = Instant::now();
+            let outcome = self.attempt(item, &waiting);
+            if outcome.has_begun {
+                progress_at = Instant::now();
+            }
+            if !outcome.report.hash.is_empty() {
+                report = outcome.report;
+            }
+            waiting.clear();
+            let is_stream = matches!(item.input, Input::Stream(_));
+            let is_late = progress_at.elapsed() >= self.settings.retry;
+            for (receiver, error) in outcome.failed {
+                // Of a stream the first bytes are gone.
+                if is_late || is_stream || !error.is_passing() || self.watch.is_stopped() {
+                    failed.push((receiver, error));
+                    continue;
+                }
+                let reason = error.to_string();
+                self.watch.on_event(Event::Retry { receiver, reason });
+                waiting.push(receiver);
+            }
+            while !waiting.is_empty() && begun.elapsed() < RETRY_PAUSE {
+                thread::sleep(STOP_CHECK_TIME);
+            }
+        }
+        match failed.is_empty() {
+            true => Ok(report),
+            false => Err(failed),
+        }
+    }
+}
+
+fn rejected(reason: Reason, detail: String) -> BulkError {
+    BulkError::Rejected { reason, detail }
+}

@@ -1,0 +1,698 @@
+//! An attempt to send a file to receivers.
+
+use std::{
+    collections::BTreeMap,
+    fs::File,
+    io::Read,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    num::NonZeroU16,
+    os::unix::fs::FileExt,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use blast::{BlastRanges, Layout};
+use protocol::bulk::{
+    Acceptance, BlastHash, BlastRange, Carrier, ContentHash, Offer, PIECE_LEN_MAX, RANGES_MAX,
+    ReceiverMessage, SecretKey, SenderMessage, Sizes,
+};
+use ring::rand::{SecureRandom, SystemRandom};
+
+use super::{
+    CONNECT_TIME, CarrierChoice, Event, Input, Item, ReceiverStream, Report, Sender, Watch,
+    rejected,
+};
+use crate::{
+    BulkError,
+    carrier::{self, DataSocket, FileSource, Outgoing, Progress, Supervisor, Target},
+    hashes, holes,
+};
+
+/// Bytes of a blast, about.
+const BLAST_BYTES: u32 = 256 << 10;
+/// Payload of a packet: at most that of a frame of 9000 bytes, at least that of the smallest packet of IPv6.
+const PACKET_BYTES_MAX: u32 = 8900;
+const PACKET_BYTES_MIN: u32 = 1180;
+/// Headers of UDP, of a packet and its tag, less the header of TCP: how much smaller a payload is than a segment.
+const OVERHEAD_LEN: u32 = 8 + 24 + 16 - 20;
+
+/// Time for an answer; a receiver reads up to 256 MiB of an unfinished file before it answers.
+const ANSWER_TIME: Duration = Duration::from_secs(60);
+/// Time in which a receiver writes its cached pages to the disk.
+const STORING_TIME: Duration = Duration::from_secs(600);
+
+/// Receivers that have stored the file, and receivers that have not.
+pub(super) struct AttemptEnd {
+    pub(super) report: Report,
+    pub(super) failed: Vec<(usize, BulkError)>,
+    /// A receiver has accepted.
+    pub(super) has_begun: bool,
+}
+
+/// A receiver that has accepted.
+struct Agreement {
+    receiver: usize,
+    acceptance: Acceptance,
+    /// Blasts that need not be sent.
+    present: BlastRanges,
+}
+
+struct Plan {
+    layout: Layout,
+    sizes: Sizes,
+    holes: BlastRanges,
+    socket: Option<DataSocket>,
+    key: SecretKey,
+    transfer: u32,
+}
+
+impl Sender<'_> {
+    pub(super) fn attempt(&mut self, item: &mut Item, receivers: &[usize]) -> AttemptEnd {
+        let mut end = AttemptEnd {
+            report: Report::default(),
+            failed: Vec::new(),
+            has_begun: false,
+        };
+        let connected = self.connect(receivers, &mut end.failed);
+        let sent = self.send_to(item, connected, &mut end);
+        if let Err((error, waiting)) = sent {
+            // The source or a socket of ours has failed: no receiver gets the file.
+            let error = std::sync::Arc::new(error);
+            for receiver in waiting {
+                self.withdraw(receiver);
+                end.failed.push((receiver, copy_of(&error)));
+            }
+        }
+        end
+    }
+
+    /// Receivers with a stream.
+    fn connect(&mut self, receivers: &[usize], failed: &mut Vec<(usize, BulkError)>) -> Vec<usize> {
+        let mut connected = Vec::new();
+        for &receiver in receivers {
+            let peer = &mut self.peers[receiver];
+            if peer.stream.is_none() {
+                let key = &self.settings.key;
+                match ReceiverStream::connect(peer.destination.address, key, CONNECT_TIME) {
+                    Ok(stream) => peer.stream = Some(stream),
+                    Err(error) => {
+                        failed.push((receiver, error));
+                        continue;
+                    }
+                }
+            }
+            connected.push(receiver);
+        }
+        connected
+    }
+
+    fn send_to(
+        &mut self,
+        item: &mut Item,
+        receivers: Vec<usize>,
+        end: &mut AttemptEnd,
+    ) -> Result<(), (BulkError, Vec<usize>)> {
+        if receivers.is_empty() {
+            return Ok(());
+        }
+        let is_stream = matches!(item.input, Input::Stream(_));
+        loop {
+            let uses_stream =
+                is_stream || self.carrier == CarrierChoice::Stream || item.size == Some(0);
+            let plan = self.plan(item, &receivers, uses_stream);
+            let plan = plan.map_err(|error| (error, receivers.clone()))?;
+            let agreements = self.negotiate(item, &plan, &receivers, &mut end.failed);
+            let agreed: Vec<usize> = agreements.iter().map(|it| it.receiver).collect();
+            if agreed.is_empty() {
+                return Ok(());
+            }
+            end.has_begun = true;
+            let before = end.failed.len();
+            let sent = match uses_stream {
+                true => self.send_pieces(item, &plan, &agreements, &mut end.failed),
+                false => self.send_datagrams(item, &plan, &agreements, end),
+            };
+            match sent {
+                Err(BulkError::NoDatagrams) if self.carrier == CarrierChoice::Auto => {
+                    self.watch.on_event(Event::NoDatagrams);
+                    self.carrier = CarrierChoice::Stream;
+                    end.failed.truncate(before);
+                    agreed.iter().for_each(|it| self.withdraw(*it));
+                }
+                Err(error) => return Err((error, agreed)),
+                Ok(hash) if item.has_changed() => {
+                    let _ = hash;
+                    return Err((BulkError::SourceChanged, agreed));
+                }
+                Ok((size, hash)) => {
+                    self.watch.on_event(Event::Sent);
+                    end.report.size = size;
+                    end.report.hash = hash.to_string();
+                    self.finish(&agreed, size, hash, &mut end.failed);
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Sizes for the path, holes, keys.
+    fn plan(&self, item: &Item, receivers: &[usize], uses_stream: bool) -> Result<Plan, BulkError> {
+        let mut packet_bytes = PACKET_BYTES_MAX;
+        for &receiver in receivers {
+            if let Some(stream) = &self.peers[receiver].stream {
+                let fits = stream.segment_size()?.saturating_sub(OVERHEAD_LEN);
+                packet_bytes = packet_bytes.min(fits).max(PACKET_BYTES_MIN);
+            }
+        }
+        let packets = BLAST_BYTES / packet_bytes;
+        let layout = Layout::new(packet_bytes, packets)?;
+        let blasts = layout.blasts(item.size.unwrap_or(0))?;
+        let mut empty = BlastRanges::new();
+        if let (Input::File(file), Some(size)) = (&item.input, item.size) {
+            let with_data = holes::blasts_with_data(file, &layout, size);
+            let all = holes::complement(&with_data.map_err(BulkError::Source)?, blasts);
+            all.iter()
+                .take(RANGES_MAX)
+                .for_each(|(first, end)| empty.insert(first, end));
+        }
+        let socket = match uses_stream {
+            true => None,
+            false => Some(self.data_socket(receivers)?),
+        };
+        let mut random = [0; 20];
+        let filled = SystemRandom::new().fill(&mut random);
+        assert!(filled.is_ok(), "the system has no random numbers");
+        let (key, transfer) = random.split_at(16);
+        Ok(Plan {
+            layout,
+            sizes: Sizes {
+                packet_bytes,
+                packets: layout.packets(),
+            },
+            holes: empty,
+            socket,
+            key: SecretKey(key.try_into().unwrap_or_default()),
+            transfer: u32::from_le_bytes(transfer.try_into().unwrap_or_default()),
+        })
+    }
+
+    fn data_socket(&self, receivers: &[usize]) -> Result<DataSocket, BulkError> {
+        let first = self.peers[receivers[0]].destination.address;
+        let any: IpAddr = match first.is_ipv6() {
+            true => Ipv6Addr::UNSPECIFIED.into(),
+            false => Ipv4Addr::UNSPECIFIED.into(),
+        };
+        DataSocket::bind(SocketAddr::new(any, 0))
+    }
+
+    /// Offers the file to all, and learns which blasts each has.
+    fn negotiate(
+        &mut self,
+        item: &Item,
+        plan: &Plan,
+        receivers: &[usize],
+        failed: &mut Vec<(usize, BulkError)>,
+    ) -> Vec<Agreement> {
+        let mut offered = Vec::new();
+        for &receiver in receivers {
+            let offer = self.offer(item, plan, receiver);
+            match offer.and_then(|offer| self.say(receiver, &SenderMessage::Offer(offer))) {
+                Ok(()) => offered.push(receiver),
+                Err(error) => self.fail(receiver, error, failed),
+            }
+        }
+        let mut own = OwnHashes::new(item, plan);
+        let mut agreements = Vec::new();
+        for receiver in offered {
+            match self.agree(plan, receiver, &mut own) {
+                Ok(agreement) => agreements.push(agreement),
+                Err(error) => self.fail(receiver, error, failed),
+            }
+        }
+        agreements
+    }
+
+    fn offer(&self, item: &Item, plan: &Plan, receiver: usize) -> Result<Offer, BulkError> {
+        let name = self.peers[receiver].destination.name.clone();
+        let (sizes, holes) = (plan.sizes, ranges_of(&plan.holes));
+        let carrier = match &plan.socket {
+            None => Carrier::Stream { sizes, holes },
+            Some(socket) => Carrier::Datagrams {
+                transfer: plan.transfer,
+                port: NonZeroU16::new(socket.local()?.port()).unwrap_or(NonZeroU16::MIN),
+                key: plan.key,
+                sizes,
+                holes,
+            },
+        };
+        Ok(Offer {
+            name: name.unwrap_or_else(|| item.name.clone()),
+            size: item.size,
+            permissions: item.permissions,
+            modified_ns: item.modified_ns,
+            carrier,
+            #[cfg(feature = "next-version")]
+            next: 0,
+        })
+    }
+
+    fn agree(
+        &mut self,
+        plan: &Plan,
+        receiver: usize,
+        own: &mut OwnHashes<'_>,
+    ) -> Result<Agreement, BulkError> {
+        let mut equal = BlastRanges::new();
+        let acceptance = loop {
+            match self.receive(receiver, ANSWER_TIME)? {
+                ReceiverMessage::Have { first, hashes } => {
+                    for (blast, hash) in (first..).zip(hashes) {
+                        if own.is_equal(blast, hash)? {
+                            equal.insert(blast, blast + 1);
+                        }
+                    }
+                }
+                ReceiverMessage::Accept(acceptance) => break acceptance,
+                ReceiverMessage::Rejected { reason, detail } => {
+                    return Err(rejected(reason, detail));
+                }
+                ReceiverMessage::Stored => return Err(BulkError::OutOfOrder),
+            }
+        };
+        let ranges: Vec<BlastRange> = ranges_of(&equal).into_iter().take(RANGES_MAX).collect();
+        let mut present = plan.holes.clone();
+        ranges
+            .iter()
+            .for_each(|it| present.insert(it.first, it.end));
+        self.say(receiver, &SenderMessage::Keep { ranges })?;
+        let bytes = present.count() * plan.layout.blast_bytes();
+        self.watch.on_event(Event::Accepted {
+            receiver,
+            present: bytes.min(own.size),
+        });
+        Ok(Agreement {
+            receiver,
+            acceptance,
+            present,
+        })
+    }
+
+    fn send_datagrams(
+        &mut self,
+        item: &Item,
+        plan: &Plan,
+        agreements: &[Agreement],
+        end: &mut AttemptEnd,
+    ) -> Result<(u64, ContentHash), BulkError> {
+        let (Input::File(file), Some(size), Some(socket)) = (&item.input, item.size, &plan.socket)
+        else {
+            return Err(BulkError::OutOfOrder);
+        };
+        let mut targets = Vec::new();
+        for agreement in agreements {
+            let address = self.peers[agreement.receiver].destination.address;
+            let port = agreement.acceptance.port.ok_or(BulkError::OutOfOrder)?;
+            targets.push(Target {
+                address: SocketAddr::new(address.ip(), port.get()),
+                key: agreement.acceptance.key.0,
+                credit: agreement
+                    .present
+                    .first_gap(0)
+                    .saturating_add(agreement.acceptance.ahead),
+                present: agreement.present.clone(),
+            });
+        }
+        let round_trip = self.peers.iter().filter_map(|it| it.stream.as_ref());
+        let round_trip = round_trip.map(ReceiverStream::round_trip).max();
+        let outgoing = Outgoing {
+            key: plan.key.0,
+            settings: blast::Settings {
+                layout: plan.layout,
+                transfer: plan.transfer,
+                policy: self.settings.policy,
+                rate_max: self.settings.rate_max,
+                round_trip: round_trip.unwrap_or_default(),
+                peer_timeout: self.settings.peer_timeout,
+            },
+            targets,
+        };
+        let copy = file.try_clone().map_err(BulkError::Source)?;
+        let mut source = FileSource::of_size(copy, size);
+        let supervisor = DataSupervisor::new(self.watch, agreements.len());
+        let streams = self.streams_of(agreements);
+        let (sent, hash) = thread::scope(|scope| {
+            let hashing = scope.spawn(|| hash_of(file, size));
+            for (peer, stream) in streams.into_iter().enumerate() {
+                let supervisor = &supervisor;
+                scope.spawn(move || supervisor.listen(peer, stream));
+            }
+            let sent = carrier::send(socket, outgoing, &mut source, &supervisor);
+            supervisor.is_over.store(true, Ordering::Release);
+            let hash = hashing.join();
+            (
+                sent,
+                hash.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            )
+        });
+        let mut reasons = supervisor
+            .reasons
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
+        let complete = match sent {
+            Ok(transmitted) => {
+                end.report.packets = (transmitted.packets, transmitted.needed);
+                transmitted.complete
+            }
+            Err(BulkError::PeersLost) => Vec::new(),
+            Err(BulkError::Source(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                return Err(BulkError::SourceChanged);
+            }
+            Err(error) => return Err(error),
+        };
+        for (peer, agreement) in agreements.iter().enumerate() {
+            if !complete.contains(&peer) {
+                let reason = reasons.remove(&peer).unwrap_or(BulkError::PeersLost);
+                self.fail(agreement.receiver, reason, &mut end.failed);
+            }
+        }
+        Ok((size, hash.map_err(BulkError::Source)?))
+    }
+
+    fn send_pieces(
+        &mut self,
+        item: &mut Item,
+        plan: &Plan,
+        agreements: &[Agreement],
+        failed: &mut Vec<(usize, BulkError)>,
+    ) -> Result<(u64, ContentHash), BulkError> {
+        let mut pieces = Pieces::new(item, plan);
+        let mut lost = Vec::new();
+        while let Some((position, bytes)) = pieces.next()? {
+            if self.watch.is_stopped() {
+                return Err(BulkError::Stopped);
+            }
+            for agreement in agreements {
+                let receiver = agreement.receiver;
+                if lost.contains(&receiver) || pieces.is_present(position, &agreement.present) {
+                    continue;
+                }
+                let bytes = bytes.clone();
+                if let Err(error) =
+                    self.say_piece(receiver, SenderMessage::Piece { position, bytes })
+                {
+                    lost.push(receiver);
+                    self.fail(receiver, error, failed);
+                }
+            }
+            let position = position + u64::try_from(bytes.len()).unwrap_or(0);
+            self.watch.on_event(Event::Progress(Progress {
+                position,
+                ..Progress::default()
+            }));
+        }
+        Ok(pieces.end())
+    }
+
+    /// A receiver that does not take the data any more says so.
+    fn say_piece(&mut self, receiver: usize, piece: SenderMessage) -> Result<(), BulkError> {
+        let said = self.say(receiver, &piece);
+        match said {
+            Err(_) => match self.receive(receiver, Duration::ZERO) {
+                Ok(ReceiverMessage::Rejected { reason, detail }) => Err(rejected(reason, detail)),
+                _ => said,
+            },
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// All data is there: each receiver checks the hash, and stores.
+    fn finish(
+        &mut self,
+        receivers: &[usize],
+        size: u64,
+        hash: ContentHash,
+        failed: &mut Vec<(usize, BulkError)>,
+    ) {
+        let has_failed =
+            |failed: &[(usize, BulkError)], it: usize| failed.iter().any(|(other, _)| *other == it);
+        let mut finishing = Vec::new();
+        for &receiver in receivers {
+            if has_failed(failed, receiver) {
+                continue;
+            }
+            match self.say(receiver, &SenderMessage::Finish { size, hash }) {
+                Ok(()) => finishing.push(receiver),
+                Err(error) => self.fail(receiver, error, failed),
+            }
+        }
+        for receiver in finishing {
+            match self.receive(receiver, STORING_TIME) {
+                Ok(ReceiverMessage::Stored) => self.watch.on_event(Event::Stored {
+                    receiver,
+                    hash: hash.to_string(),
+                }),
+                Ok(ReceiverMessage::Rejected { reason, detail }) => {
+                    self.fail(receiver, rejected(reason, detail), failed);
+                }
+                Ok(_) => self.fail(receiver, BulkError::OutOfOrder, failed),
+                Err(error) => self.fail(receiver, error, failed),
+            }
+        }
+    }
+
+    /// The streams of these receivers, in order.
+    fn streams_of(&mut self, agreements: &[Agreement]) -> Vec<&mut ReceiverStream> {
+        let wanted: Vec<usize> = agreements.iter().map(|it| it.receiver).collect();
+        let streams = self.peers.iter_mut().enumerate();
+        let streams = streams.filter(|(number, _)| wanted.contains(number));
+        streams
+            .filter_map(|(_, peer)| peer.stream.as_mut())
+            .collect()
+    }
+
+    fn say(&mut self, receiver: usize, message: &SenderMessage) -> Result<(), BulkError> {
+        let stream = self.peers[receiver].stream.as_mut();
+        stream.ok_or(BulkError::Closed)?.send(message)
+    }
+
+    fn receive(&mut self, receiver: usize, within: Duration) -> Result<ReceiverMessage, BulkError> {
+        let watch = self.watch;
+        let stream = self.peers[receiver].stream.as_mut();
+        let stream = stream.ok_or(BulkError::Closed)?;
+        stream.receive(within, &|| watch.is_stopped())
+    }
+
+    /// A receiver takes part no more. After a rejection its stream is still good.
+    fn fail(&mut self, receiver: usize, error: BulkError, failed: &mut Vec<(usize, BulkError)>) {
+        if !matches!(error, BulkError::Rejected { .. }) {
+            self.peers[receiver].stream = None;
+        }
+        failed.push((receiver, error));
+    }
+
+    fn withdraw(&mut self, receiver: usize) {
+        if self.say(receiver, &SenderMessage::Withdraw).is_err() {
+            self.peers[receiver].stream = None;
+        }
+    }
+}
+
+/// An error of this end is an error for each receiver.
+fn copy_of(error: &BulkError) -> BulkError {
+    match error {
+        BulkError::SourceChanged => BulkError::SourceChanged,
+        BulkError::Stopped => BulkError::Stopped,
+        BulkError::NoDatagrams => BulkError::NoDatagrams,
+        BulkError::Source(error) => {
+            BulkError::Source(std::io::Error::new(error.kind(), error.to_string()))
+        }
+        BulkError::Socket { doing, source } => BulkError::Socket {
+            doing,
+            source: std::io::Error::new(source.kind(), source.to_string()),
+        },
+        _ => BulkError::OutOfOrder,
+    }
+}
+
+fn ranges_of(blasts: &BlastRanges) -> Vec<BlastRange> {
+    let ranges = blasts.iter();
+    ranges
+        .map(|(first, end)| BlastRange { first, end })
+        .collect()
+}
+
+fn hash_of(file: &File, size: u64) -> std::io::Result<ContentHash> {
+    let (tell, below) = mpsc::channel();
+    let _ = tell.send(size);
+    let hash = hashes::of_growing(file, size, &below)?;
+    hash.ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
+}
+
+/// Hashes of the source's blasts, each made once.
+struct OwnHashes<'a> {
+    file: Option<&'a File>,
+    plan: &'a Plan,
+    size: u64,
+    known: BTreeMap<u32, BlastHash>,
+}
+
+impl<'a> OwnHashes<'a> {
+    fn new(item: &'a Item, plan: &'a Plan) -> Self {
+        Self {
+            file: match &item.input {
+                Input::File(file) => Some(file),
+                Input::Stream(_) => None,
+            },
+            plan,
+            size: item.size.unwrap_or(0),
+            known: BTreeMap::new(),
+        }
+    }
+
+    fn is_equal(&mut self, blast: u32, hash: BlastHash) -> Result<bool, BulkError> {
+        let Some(file) = self.file else {
+            return Ok(false);
+        };
+        if blast >= self.plan.layout.blasts(self.size)? {
+            return Err(BulkError::OutOfOrder);
+        }
+        let own = match self.known.get(&blast) {
+            Some(known) => *known,
+            None => {
+                let own = hashes::of_blast(file, &self.plan.layout, self.size, blast);
+                let own = own.map_err(BulkError::Source)?;
+                self.known.insert(blast, own);
+                own
+            }
+        };
+        Ok(own == hash)
+    }
+}
+
+/// Ends a transmission, and learns which receivers have left, and why.
+struct DataSupervisor<'a> {
+    watch: &'a dyn Watch,
+    is_over: AtomicBool,
+    left: Vec<AtomicBool>,
+    reasons: Mutex<BTreeMap<usize, BulkError>>,
+}
+
+impl<'a> DataSupervisor<'a> {
+    fn new(watch: &'a dyn Watch, peers: usize) -> Self {
+        Self {
+            watch,
+            is_over: AtomicBool::new(false),
+            left: (0..peers).map(|_| AtomicBool::new(false)).collect(),
+            reasons: Mutex::default(),
+        }
+    }
+
+    /// Listens to the control stream of a receiver.
+    fn listen(&self, peer: usize, stream: &mut ReceiverStream) {
+        let reason = loop {
+            if self.is_over.load(Ordering::Acquire) {
+                return;
+            }
+            match stream.poll() {
+                Ok(None) => {}
+                Ok(Some(ReceiverMessage::Rejected { reason, detail })) => {
+                    break rejected(reason, detail);
+                }
+                Ok(Some(_)) => break BulkError::OutOfOrder,
+                Err(error) => break error,
+            }
+        };
+        let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+        reasons.insert(peer, reason);
+        self.left[peer].store(true, Ordering::Release);
+    }
+}
+
+impl Supervisor for DataSupervisor<'_> {
+    fn is_stopped(&self) -> bool {
+        self.watch.is_stopped()
+    }
+
+    fn has_left(&self, peer: usize) -> bool {
+        self.left[peer].load(Ordering::Acquire)
+    }
+
+    fn on_progress(&self, progress: Progress) {
+        self.watch.on_event(Event::Progress(progress));
+    }
+}
+
+/// The bytes of an item, one after the other. A piece lies in one blast.
+struct Pieces<'a> {
+    item: &'a mut Item,
+    plan: &'a Plan,
+    position: u64,
+    hasher: blake3::Hasher,
+}
+
+impl<'a> Pieces<'a> {
+    fn new(item: &'a mut Item, plan: &'a Plan) -> Self {
+        Self {
+            item,
+            plan,
+            position: 0,
+            hasher: blake3::Hasher::new(),
+        }
+    }
+
+    fn next(&mut self) -> Result<Option<(u64, Vec<u8>)>, BulkError> {
+        let position = self.position;
+        let in_blast = self.plan.layout.blast_bytes() - position % self.plan.layout.blast_bytes();
+        let most = usize::try_from(in_blast)
+            .unwrap_or(PIECE_LEN_MAX)
+            .min(PIECE_LEN_MAX);
+        let mut bytes = vec![0; most];
+        let len = match &mut self.item.input {
+            Input::File(file) => {
+                let rest = self.item.size.unwrap_or(0) - position;
+                let len = most.min(usize::try_from(rest).unwrap_or(most));
+                let read = file.read_exact_at(&mut bytes[..len], position);
+                read.map_err(|_| BulkError::SourceChanged)?;
+                len
+            }
+            Input::Stream(input) => read_full(input, &mut bytes).map_err(BulkError::Source)?,
+        };
+        if len == 0 {
+            return Ok(None);
+        }
+        bytes.truncate(len);
+        self.hasher.update(&bytes);
+        self.position += u64::try_from(len).unwrap_or(0);
+        Ok(Some((position, bytes)))
+    }
+
+    fn is_present(&self, position: u64, present: &BlastRanges) -> bool {
+        let blast = position / self.plan.layout.blast_bytes();
+        self.item.size.is_some() && u32::try_from(blast).is_ok_and(|it| present.contains(it))
+    }
+
+    fn end(&self) -> (u64, ContentHash) {
+        (
+            self.position,
+            ContentHash(*self.hasher.finalize().as_bytes()),
+        )
+    }
+}
+
+fn read_full(input: &mut dyn Read, bytes: &mut [u8]) -> std::io::Result<usize> {
+    let mut len = 0;
+    while len < bytes.len() {
+        match input.read(&mut bytes[len..]) {
+            Ok(0) => break,
+            Ok(read) => len += read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(len)
+}

@@ -1,0 +1,421 @@
+//! Files from a sender to receivers, on the loopback device.
+
+use std::{
+    fs,
+    io::{Cursor, Write},
+    net::SocketAddr,
+    os::unix::fs::{FileExt, MetadataExt},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use blast::Policy;
+use bulk::{
+    BulkError,
+    receiver::{self, Receiver},
+    sender::{self, CarrierChoice, Destination, Item, Sender},
+};
+use channel::{Key, KeyRing};
+use protocol::bulk::{Reason, RelativePath};
+use tempfile::TempDir;
+
+/// A receiver in threads of this process.
+struct Host {
+    directory: TempDir,
+    address: SocketAddr,
+    watch: Arc<ReceiverWatch>,
+    thread: Option<thread::JoinHandle<Result<(), BulkError>>>,
+}
+
+#[derive(Default)]
+struct ReceiverWatch {
+    is_stopped: AtomicBool,
+    events: Mutex<Vec<receiver::Event>>,
+}
+
+impl receiver::Watch for ReceiverWatch {
+    fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+
+    fn on_event(&self, event: receiver::Event) {
+        self.events.lock().expect("no panic").push(event);
+    }
+}
+
+impl Host {
+    fn start(key: &Key) -> Self {
+        Self::start_with(key, |_| {})
+    }
+
+    fn start_with(key: &Key, change: impl FnOnce(&mut receiver::Settings)) -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut settings = receiver::Settings {
+            directory: directory.path().to_owned(),
+            keys: Arc::new(KeyRing::of(vec![key.clone()])),
+            size_max: None,
+            is_durable: true,
+            replaces: true,
+            transfers_max: 8,
+            keep_partial: Duration::from_secs(3600),
+        };
+        change(&mut settings);
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let receiver = Receiver::bind(any, settings).expect("a receiver");
+        let address = receiver.local().expect("an address");
+        let watch = Arc::new(ReceiverWatch::default());
+        let watched = Arc::clone(&watch);
+        let thread = thread::spawn(move || receiver.run(false, &*watched));
+        Self {
+            directory,
+            address,
+            watch,
+            thread: Some(thread),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn to(&self) -> Destination {
+        Destination {
+            address: self.address,
+            name: None,
+        }
+    }
+
+    fn events(&self) -> Vec<receiver::Event> {
+        self.watch.events.lock().expect("no panic").clone()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.watch.is_stopped.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            if !thread::panicking() {
+                ended.expect("no panic").expect("no error");
+            }
+        }
+    }
+}
+
+/// Stops the sender behind so many bytes.
+struct SenderWatch {
+    stops_at: AtomicU64,
+    position: AtomicU64,
+    events: Mutex<Vec<sender::Event>>,
+}
+
+impl SenderWatch {
+    fn new(stops_at: u64) -> Self {
+        Self {
+            stops_at: AtomicU64::new(stops_at),
+            position: AtomicU64::new(0),
+            events: Mutex::default(),
+        }
+    }
+
+    fn present(&self) -> Vec<u64> {
+        let events = self.events.lock().expect("no panic");
+        let present = events.iter().filter_map(|event| match event {
+            sender::Event::Accepted { present, .. } => Some(*present),
+            _ => None,
+        });
+        present.collect()
+    }
+}
+
+impl sender::Watch for SenderWatch {
+    fn is_stopped(&self) -> bool {
+        self.position.load(Ordering::Relaxed) >= self.stops_at.load(Ordering::Relaxed)
+    }
+
+    fn on_event(&self, event: sender::Event) {
+        if let sender::Event::Progress(progress) = event {
+            self.position
+                .fetch_max(progress.position, Ordering::Relaxed);
+        } else {
+            self.events.lock().expect("no panic").push(event);
+        }
+    }
+}
+
+fn key() -> Key {
+    Key::generate("test").expect("random numbers")
+}
+
+fn settings(key: &Key) -> sender::Settings {
+    sender::Settings {
+        key: key.clone(),
+        policy: Policy::Full,
+        rate_max: None,
+        peer_timeout: Duration::from_secs(10),
+        retry: Duration::ZERO,
+        carrier: CarrierChoice::Datagrams,
+    }
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let words = (0..len.div_ceil(8)).flat_map(|_| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 17).to_le_bytes()
+    });
+    words.take(len).collect()
+}
+
+fn source(data: &[u8]) -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("image");
+    fs::write(&path, data).expect("space");
+    (directory, path)
+}
+
+type Sent = Result<sender::Report, Vec<(usize, BulkError)>>;
+
+fn send(
+    path: &Path,
+    to: Vec<Destination>,
+    settings: &sender::Settings,
+    watch: &SenderWatch,
+) -> Sent {
+    let mut item = Item::open(path).expect("a file");
+    Sender::new(to, settings, watch).send(&mut item)
+}
+
+fn reason_of(sent: Sent) -> Reason {
+    match sent.expect_err("an error").pop() {
+        Some((0, BulkError::Rejected { reason, .. })) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn file_arrives_under_its_name_with_its_time() {
+    for carrier in [CarrierChoice::Datagrams, CarrierChoice::Stream] {
+        let key = key();
+        let host = Host::start(&key);
+        let data = pattern(3_000_001);
+        let (_directory, path) = source(&data);
+        let watch = SenderWatch::new(u64::MAX);
+        let mut destination = host.to();
+        destination.name = Some(RelativePath::new(b"a/disk").expect("a path"));
+        let settings = sender::Settings {
+            carrier,
+            ..settings(&key)
+        };
+        let report = send(&path, vec![destination], &settings, &watch).expect("stored");
+        assert_eq!(report.hash, blake3::hash(&data).to_hex().as_str());
+        assert!(fs::read(host.path("a/disk")).expect("a file") == data);
+        let [there, here] = [host.path("a/disk"), path].map(|it| fs::metadata(it).expect("a file"));
+        assert_eq!(there.mtime_nsec(), here.mtime_nsec());
+        assert_eq!(there.mtime(), here.mtime());
+        assert!(
+            !host.path(".outlive-partial").exists(),
+            "nothing is left behind"
+        );
+    }
+}
+
+#[test]
+fn empty_file_arrives() {
+    let key = key();
+    let host = Host::start(&key);
+    let (_directory, path) = source(b"");
+    let watch = SenderWatch::new(u64::MAX);
+    send(&path, vec![host.to()], &settings(&key), &watch).expect("stored");
+    assert_eq!(fs::read(host.path("image")).expect("a file"), b"");
+}
+
+#[test]
+fn stopped_transfer_resumes_where_it_was() {
+    for carrier in [CarrierChoice::Datagrams, CarrierChoice::Stream] {
+        let key = key();
+        let host = Host::start(&key);
+        let data = pattern(40_000_000);
+        let (_directory, path) = source(&data);
+        let settings = sender::Settings {
+            carrier,
+            ..settings(&key)
+        };
+        let watch = SenderWatch::new(10_000_000);
+        let stopped = send(&path, vec![host.to()], &settings, &watch).expect_err("stopped");
+        assert!(
+            matches!(stopped[..], [(0, BulkError::Stopped)]),
+            "{stopped:?}"
+        );
+        assert!(
+            !host.path("image").exists(),
+            "no part is visible under the name"
+        );
+        let watch = SenderWatch::new(u64::MAX);
+        // The receiver may hold the lock of the unfinished file for a moment.
+        let retry = sender::Settings {
+            retry: Duration::from_secs(60),
+            ..settings
+        };
+        send(&path, vec![host.to()], &retry, &watch).expect("stored");
+        assert!(
+            watch.present().iter().any(|present| *present >= 9_000_000),
+            "{:?}",
+            watch.present()
+        );
+        assert!(fs::read(host.path("image")).expect("a file") == data);
+    }
+}
+
+#[test]
+fn changed_source_is_never_mixed_with_an_older_part() {
+    let key = key();
+    let host = Host::start(&key);
+    let data = pattern(20_000_000);
+    let (_directory, path) = source(&data);
+    let watch = SenderWatch::new(10_000_000);
+    send(&path, vec![host.to()], &settings(&key), &watch).expect_err("stopped");
+    let mut other = data.clone();
+    other[1_000_000] ^= 1;
+    fs::write(&path, &other).expect("space");
+    let watch = SenderWatch::new(u64::MAX);
+    let retry = sender::Settings {
+        retry: Duration::from_secs(60),
+        ..settings(&key)
+    };
+    send(&path, vec![host.to()], &retry, &watch).expect("stored");
+    assert!(fs::read(host.path("image")).expect("a file") == other);
+}
+
+#[test]
+fn holes_are_not_sent_and_stay_holes() {
+    let key = key();
+    let host = Host::start(&key);
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("disk");
+    let size = 1 << 30;
+    let file = fs::File::create_new(&path).expect("a file");
+    file.set_len(size).expect("a size");
+    file.write_all_at(&pattern(100_000), 300 << 20)
+        .expect("space");
+    let watch = SenderWatch::new(u64::MAX);
+    let report = send(&path, vec![host.to()], &settings(&key), &watch).expect("stored");
+    assert!(report.packets.0 < 1000, "{report:?}");
+    let there = fs::metadata(host.path("disk")).expect("a file");
+    assert_eq!(there.len(), size);
+    assert!(there.blocks() * 512 < 4 << 20, "{} blocks", there.blocks());
+    let mut part = vec![0; 100_000];
+    let there = fs::File::open(host.path("disk")).expect("a file");
+    there.read_exact_at(&mut part, 300 << 20).expect("bytes");
+    assert!(part == pattern(100_000));
+}
+
+#[test]
+fn rejection_of_one_receiver_does_not_concern_another() {
+    let key = key();
+    let hosts = [
+        Host::start(&key),
+        Host::start_with(&key, |settings| settings.size_max = Some(1000)),
+        Host::start(&key),
+    ];
+    let data = pattern(5_000_000);
+    let (_directory, path) = source(&data);
+    let watch = SenderWatch::new(u64::MAX);
+    let to = hosts.iter().map(Host::to).collect();
+    let failed = send(&path, to, &settings(&key), &watch).expect_err("a limit");
+    let reasons: Vec<_> = failed
+        .iter()
+        .map(|(receiver, error)| (*receiver, error.code()))
+        .collect();
+    assert_eq!(reasons, [(1, "rejected")]);
+    for host in [&hosts[0], &hosts[2]] {
+        assert!(fs::read(host.path("image")).expect("a file") == data);
+    }
+    assert!(!hosts[1].path("image").exists());
+}
+
+#[test]
+fn stream_of_unknown_length_arrives() {
+    let key = key();
+    let host = Host::start(&key);
+    let data = pattern(1_000_003);
+    let watch = SenderWatch::new(u64::MAX);
+    let name = RelativePath::new(b"log").expect("a path");
+    let mut item = Item::stream(Box::new(Cursor::new(data.clone())), name);
+    let settings = settings(&key);
+    let sent = Sender::new(vec![host.to()], &settings, &watch).send(&mut item);
+    assert_eq!(sent.expect("stored").size, 1_000_003);
+    assert!(fs::read(host.path("log")).expect("a file") == data);
+}
+
+#[test]
+fn taken_name_and_limit_are_rejected() {
+    let key = key();
+    let host = Host::start_with(&key, |settings| {
+        settings.replaces = false;
+        settings.size_max = Some(2000);
+    });
+    fs::write(host.path("image"), b"older").expect("space");
+    let (_directory, path) = source(&pattern(1000));
+    let watch = SenderWatch::new(u64::MAX);
+    let sent = send(&path, vec![host.to()], &settings(&key), &watch);
+    assert_eq!(reason_of(sent), Reason::Taken);
+    fs::write(&path, pattern(2001)).expect("space");
+    let sent = send(&path, vec![host.to()], &settings(&key), &watch);
+    assert_eq!(reason_of(sent), Reason::TooLarge);
+    let mut item = Item::stream(
+        Box::new(Cursor::new(pattern(2001))),
+        RelativePath::new(b"x").expect("a path"),
+    );
+    let settings = settings(&key);
+    let sent = Sender::new(vec![host.to()], &settings, &watch).send(&mut item);
+    assert_eq!(reason_of(sent), Reason::TooLarge);
+    assert_eq!(fs::read(host.path("image")).expect("a file"), b"older");
+    assert!(
+        host.events()
+            .iter()
+            .any(|it| matches!(it, receiver::Event::Rejected { .. }))
+    );
+}
+
+#[test]
+fn wrong_key_and_missing_receiver_are_different_faults() {
+    let host = Host::start(&key());
+    let (_directory, path) = source(b"data");
+    let watch = SenderWatch::new(u64::MAX);
+    let mine = settings(&key());
+    let failed = send(&path, vec![host.to()], &mine, &watch).expect_err("another key");
+    assert_eq!(failed[0].1.fault(), bulk::Fault::Permission, "{failed:?}");
+    let closed = Destination {
+        address: "127.0.0.1:1".parse().expect("an address"),
+        name: None,
+    };
+    let failed = send(&path, vec![closed], &mine, &watch).expect_err("nobody listens");
+    assert_eq!(failed[0].1.fault(), bulk::Fault::Missing, "{failed:?}");
+}
+
+#[test]
+fn file_that_changes_while_it_is_sent_is_not_stored() {
+    let key = key();
+    let host = Host::start(&key);
+    let (_directory, path) = source(&pattern(1_000_000));
+    let mut item = Item::open(&path).expect("a file");
+    let mut file = fs::File::options()
+        .append(true)
+        .open(&path)
+        .expect("a file");
+    file.write_all(b"more").expect("space");
+    let watch = SenderWatch::new(u64::MAX);
+    let settings = settings(&key);
+    let failed = Sender::new(vec![host.to()], &settings, &watch).send(&mut item);
+    let failed = failed.expect_err("another file");
+    assert_eq!(failed[0].1.code(), "source_changed");
+    assert!(!host.path("image").exists());
+}
