@@ -90,14 +90,17 @@ impl RateControl {
         }
     }
 
-    /// Bytes in a second.
-    pub(crate) fn pacing_rate(&self) -> u64 {
+    /// Bytes of the transfer in a second, while each packet leaves `copies` times. The limits of the user are of all
+    /// copies. The models measure how fast the slowest receiver gets the transfer: counted by copies, each measure
+    /// would be lower than the rate before by their number.
+    pub(crate) fn pacing_rate(&self, copies: u64) -> u64 {
+        let copies = copies.max(1);
         let rate = match &self.model {
             Model::Full(full) => full.pacing_rate(),
             Model::Background(background) => background.pacing_rate(),
-            Model::Fixed(rate) => *rate,
+            Model::Fixed(rate) => *rate / copies,
         };
-        rate.max(Self::RATE_MIN).min(self.rate_max).max(1)
+        rate.max(Self::RATE_MIN).min(self.rate_max / copies).max(1)
     }
 
     /// A round begins while less than these bytes are on their way.
@@ -119,13 +122,13 @@ impl RateControl {
     /// Packets of this length that may leave at once: those of a millisecond. A longer burst overflows a short queue in
     /// the network, however slow packets leave on the average.
     pub(crate) fn burst(&self, packet_bytes: u32) -> u16 {
-        let packets = self.pacing_rate() / 1000 / u64::from(packet_bytes.max(1));
+        let packets = self.pacing_rate(1) / 1000 / u64::from(packet_bytes.max(1));
         u16::try_from(packets).unwrap_or(u16::MAX).max(1)
     }
 
-    /// The time that so many bytes take at the present rate.
-    pub(crate) fn time_of(&self, bytes: u64) -> Duration {
-        let ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.pacing_rate());
+    /// The time that so many bytes of the transfer take at the present rate, each sent `copies` times.
+    pub(crate) fn time_of(&self, bytes: u64, copies: u64) -> Duration {
+        let ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.pacing_rate(copies));
         Duration::from_nanos(u64::try_from(ns).unwrap_or(u64::MAX))
     }
 

@@ -26,7 +26,7 @@ pub struct Settings {
     pub transfer: u32,
     /// How fast.
     pub policy: Policy,
-    /// Most bytes in a second, if any.
+    /// Most bytes in a second to all receivers together, if any.
     pub rate_max: Option<u64>,
     /// Round trip until the first is measured: that of the control stream.
     pub round_trip: Duration,
@@ -325,7 +325,10 @@ impl Sender {
         }
         self.settle_window();
         if !self.is_awaited(peer) {
-            self.peers[peer].unanswered_since = None;
+            // Also by an answer that was overtaken on the way: with no answer missing, no silence goes on.
+            let state = &mut self.peers[peer];
+            state.unanswered_since = None;
+            state.round_trip.on_untimed_answer();
         }
         Ok(())
     }
@@ -675,7 +678,7 @@ impl Sender {
     fn pace(&mut self, bytes: u64, to: PeerSet, now: Duration) {
         let round_trips = to.iter().map(|peer| self.peers[peer].round_trip.smoothed());
         let quarter = round_trips.min().unwrap_or_default() / 4;
-        let duration = self.rate.time_of(bytes * u64::from(to.count()));
+        let duration = self.rate.time_of(bytes, to.count().into());
         let late_max = quarter.clamp(LATE_MIN, LATE_MAX);
         self.schedule.pace.on_sent(duration, late_max, now);
     }

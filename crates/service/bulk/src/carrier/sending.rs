@@ -135,6 +135,8 @@ impl<'a> SendingEnd<'a> {
 
     fn run(&mut self, supervisor: &dyn Supervisor) -> Result<(), BulkError> {
         let mut buffers = ReadBuffers::new();
+        // Of no bytes every receiver has all at once.
+        self.take_events();
         while !self.core.is_over() {
             self.obey(supervisor)?;
             let is_full = self.transmit()?;
