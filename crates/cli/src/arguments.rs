@@ -12,11 +12,13 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::units::{self, Addresses};
 
 mod balance;
+mod bulk;
 pub(crate) mod lab;
 mod make;
 mod objects;
 
 pub(crate) use balance::{Balance, BalanceMember, BalanceStatus, BalanceVerb};
+pub(crate) use bulk::{Receive, Send};
 pub(crate) use make::{Make, Speculate, SpeculateRun};
 pub(crate) use objects::Objects;
 
@@ -107,6 +109,17 @@ pub(crate) enum Verb {
     /// When this command ends, packets go to the members of the last table for the length of a lease. The next
     /// `outlive balance` of this name goes on with that table. `outlive clean` takes everything down.
     Balance(Balance),
+    /// Send files to other hosts, fast, and checked
+    ///
+    /// The receivers run `outlive receive`. A file appears there under its name when it is whole. After a failure of
+    /// either end the next attempt sends the missing parts alone. Holes of a file are not sent. Several receivers get a
+    /// file at the same time. The data is encrypted, and travels by UDP on the port of the receiver.
+    Send(Send),
+    /// Receive files from other hosts
+    ///
+    /// Files appear below DIRECTORY, and nowhere else: no name leads through a link. Until a file is whole, its part is
+    /// in DIRECTORY/.outlive-partial. The owner of a key in the key file may write and replace files there.
+    Receive(Receive),
     /// Run make in the background on every save, and show the result on request
     ///
     /// `outlive make --watch` does the work of `make` on every save. This work is concealed: no file changes, and

@@ -107,6 +107,7 @@ mod tests {
         let units = [
             include_str!("../../../packaging/systemd/outlive@.service"),
             include_str!("../../../packaging/systemd/outlive-logger.service"),
+            include_str!("../../../packaging/systemd/outlive-receive.service"),
         ];
         for unit in units {
             let line = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key));

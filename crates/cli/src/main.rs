@@ -6,6 +6,7 @@
 
 mod arguments;
 mod balance_command;
+mod bulk_command;
 mod commands;
 mod config;
 mod exit;
@@ -123,6 +124,8 @@ fn main() -> std::process::ExitCode {
         Verb::Logger(logger) => logger_command::run(&logger),
         Verb::Objects(objects) => objects_command::run(*objects),
         Verb::Balance(balance) => balance_command::run(&balance),
+        Verb::Send(send) => bulk_command::send(&send),
+        Verb::Receive(receive) => bulk_command::receive(&receive),
         Verb::Make(make) => make_command::make(make),
         Verb::Speculate(speculate) => speculate_command::speculate(*speculate),
         Verb::Version(options) => version::version(&options),

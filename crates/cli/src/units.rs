@@ -46,6 +46,21 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     u64::try_from(bytes).map_err(|_| format!("{text} is too much"))
 }
 
+/// `64 bytes`, `1.5 GB`: bytes in decimal units, for people.
+pub(crate) fn bytes_in_words(bytes: u64) -> String {
+    let units = [
+        (1_000_000_000_000, "TB"),
+        (1_000_000_000, "GB"),
+        (1_000_000, "MB"),
+        (1000, "kB"),
+    ];
+    match units.into_iter().find(|(size, _)| bytes >= *size) {
+        Some((size, unit)) => format!("{}.{} {unit}", bytes / size, bytes % size * 10 / size),
+        None if bytes == 1 => "1 byte".to_owned(),
+        None => format!("{bytes} bytes"),
+    }
+}
+
 /// `200us`, `500ms`, `30s`, `2min`, `1h 30min`: a duration. A bare number could mean anything.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     const UNITS: &str = "use us, ms, s, min or h, as in 30s or 1h 30min";

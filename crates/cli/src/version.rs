@@ -11,13 +11,14 @@ use crate::{
 };
 
 /// All formats. The order is that of the table in `CONTRIBUTING.md`.
-const FORMATS: [Format; 12] = [
+const FORMATS: [Format; 13] = [
     dataplane::FORMAT,
     dataplane::BALANCE_FORMAT,
     protocol::mirror::FORMAT,
     protocol::link::FORMAT,
     protocol::control::FORMAT,
     protocol::pool::FORMAT,
+    protocol::bulk::FORMAT,
     dataplane::ENCAPSULATION_FORMAT,
     channel::FORMAT,
     wal::FORMAT,

@@ -329,6 +329,20 @@ fn examples_of(page: &str) -> &'static [Item] {
                 "outlive balance --address 10.0.0.10:80 --listen 10.0.0.1:7700 --key-file keys --register etcd://10.0.0.5:2379",
             ),
         ],
+        "outlive-send" => &[
+            (
+                "Send a file to two hosts at the same time:",
+                "outlive send disk.qcow2 10.0.0.2:7601 10.0.0.3:7601 --key-file keys",
+            ),
+            (
+                "Send a directory, as an archive:",
+                "tar -c www | outlive send - 10.0.0.2:7601/www.tar --key-file keys",
+            ),
+        ],
+        "outlive-receive" => &[(
+            "Make a key, and receive files:",
+            "(umask 077; outlive key > keys)\noutlive receive /srv/images --listen 10.0.0.2:7601 --key-file keys",
+        )],
         "outlive-balance-status" => &[(
             "Show the members of the pool as JSON:",
             "outlive balance status --json",

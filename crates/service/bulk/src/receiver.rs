@@ -39,8 +39,8 @@ pub(crate) type SenderStream = Stream<ReceiverMessage, SenderMessage>;
 pub struct Settings {
     /// Where files appear.
     pub directory: PathBuf,
-    /// Accepted keys.
-    pub keys: Arc<KeyRing>,
+    /// Accepted keys. A changed key file is read again for the next connection.
+    pub keys: KeyRing,
     /// Most bytes of a file.
     pub size_max: Option<u64>,
     /// A file is on the disk before its sender hears that it is stored.
@@ -170,6 +170,9 @@ impl Receiver {
             transfers: AtomicUsize::new(0),
             has_stored: AtomicBool::new(false),
         };
+        // Without a service manager nobody is told.
+        let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
+        let mut keys = self.settings.keys.clone();
         let mut expires_at = Instant::now();
         thread::scope(|scope| {
             while !watch.is_stopped() {
@@ -179,8 +182,11 @@ impl Receiver {
                 }
                 match self.listener.accept() {
                     Ok((stream, sender)) => {
-                        let shared = &shared;
-                        scope.spawn(move || shared.serve(stream, sender));
+                        if let Err(error) = keys.reload_if_changed() {
+                            tracing::warn!(%error, "the keys from before stay in use");
+                        }
+                        let (shared, keys) = (&shared, Arc::new(keys.clone()));
+                        scope.spawn(move || shared.serve(stream, sender, keys));
                     }
                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                         thread::sleep(ACCEPT_PERIOD);
@@ -209,10 +215,10 @@ impl Receiver {
 }
 
 impl Shared<'_> {
-    fn serve(&self, stream: TcpStream, sender: SocketAddr) {
+    fn serve(&self, stream: TcpStream, sender: SocketAddr, keys: Arc<KeyRing>) {
         let before = self.transfers.fetch_add(1, Ordering::AcqRel);
         let is_full = before >= self.settings.transfers_max;
-        let served = self.serve_stream(stream, sender, is_full);
+        let served = self.serve_stream(stream, sender, keys, is_full);
         self.transfers.fetch_sub(1, Ordering::AcqRel);
         match served {
             Ok(()) | Err(BulkError::Stopped | BulkError::Closed) => {}
@@ -227,10 +233,11 @@ impl Shared<'_> {
         &self,
         stream: TcpStream,
         sender: SocketAddr,
+        keys: Arc<KeyRing>,
         is_full: bool,
     ) -> Result<(), BulkError> {
         stream.set_nonblocking(false).doing("accept a connection")?;
-        let mut stream = SenderStream::accept(stream, Arc::clone(&self.settings.keys))?;
+        let mut stream = SenderStream::accept(stream, keys)?;
         self.watch.on_event(Event::Connected { sender });
         loop {
             match stream.receive(IDLE_TIME, &|| self.watch.is_stopped())? {

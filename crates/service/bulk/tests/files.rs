@@ -57,7 +57,7 @@ impl Host {
         let directory = tempfile::tempdir().expect("a directory");
         let mut settings = receiver::Settings {
             directory: directory.path().to_owned(),
-            keys: Arc::new(KeyRing::of(vec![key.clone()])),
+            keys: KeyRing::of(vec![key.clone()]),
             size_max: None,
             is_durable: true,
             replaces: true,

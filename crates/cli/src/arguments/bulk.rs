@@ -1,0 +1,102 @@
+//! Options of `outlive send` and `outlive receive`.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use bulk::sender::CarrierChoice;
+use clap::{Args, ValueEnum};
+
+use crate::units;
+
+/// Options of `outlive send`.
+#[derive(Debug, Args)]
+pub(crate) struct Send {
+    /// Files, block devices or `-` (standard input), and behind them the receivers, as HOST:PORT or HOST:PORT/NAME
+    ///
+    /// NAME is the path below the receiver's directory [default: the name of the file]; standard input and several
+    /// receivers of one file may have one, several files may not. A file called like a receiver is written ./NAME.
+    #[arg(value_name = "PATH... HOST:PORT[/NAME]", required = true, num_args = 1..)]
+    pub(crate) sources_and_receivers: Vec<String>,
+    /// File whose first key the receivers accept (see `outlive key`)
+    #[arg(long, value_name = "FILE", help_heading = "Receivers")]
+    pub(crate) key_file: PathBuf,
+    /// How long a receiver that is gone is waited for
+    ///
+    /// The transfer goes on when the receiver is back. Of standard input no byte can be sent a second time.
+    #[arg(long, value_name = "TIME", default_value = "1min", value_parser = units::duration, help_heading = "Receivers")]
+    pub(crate) retry: Duration,
+    /// A receiver without an answer for this long is gone
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration, help_heading = "Receivers")]
+    pub(crate) peer_timeout: Duration,
+    /// Most bytes in a second, such as 20MB [default: as many as network and receivers take]
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes, help_heading = "Network")]
+    pub(crate) rate: Option<u64>,
+    /// Yield to other traffic: at most 15 ms of queue in the network
+    #[arg(long, help_heading = "Network")]
+    pub(crate) background: bool,
+    /// How the data travels
+    #[arg(long, value_enum, default_value = "auto", help_heading = "Network")]
+    pub(crate) carrier: CarrierName,
+    /// Print events as JSON, one event per line
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+}
+
+/// How the data travels.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum CarrierName {
+    /// by UDP; where no UDP passes, by TCP, which is slower
+    Auto,
+    /// by UDP, on the port of the receiver
+    Udp,
+    /// by TCP
+    Tcp,
+}
+
+impl From<CarrierName> for CarrierChoice {
+    fn from(name: CarrierName) -> Self {
+        match name {
+            CarrierName::Auto => Self::Auto,
+            CarrierName::Udp => Self::Datagrams,
+            CarrierName::Tcp => Self::Stream,
+        }
+    }
+}
+
+/// Options of `outlive receive`.
+#[derive(Debug, Args)]
+pub(crate) struct Receive {
+    /// Directory in which files appear
+    pub(crate) directory: PathBuf,
+    /// Address and port that senders connect to, by TCP and by UDP
+    #[arg(long, value_name = "ADDRESS:PORT", value_parser = units::socket, help_heading = "Senders")]
+    pub(crate) listen: SocketAddr,
+    /// File of the keys of the senders (see `outlive key`)
+    #[arg(long, value_name = "FILE", help_heading = "Senders")]
+    pub(crate) key_file: PathBuf,
+    /// End when a file was stored and no sender is connected
+    #[arg(long, help_heading = "Senders")]
+    pub(crate) once: bool,
+    /// Most transfers at once
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 64,
+        help_heading = "Senders"
+    )]
+    pub(crate) transfers: usize,
+    /// Most bytes of a file, such as 100GB [default: as many as there is space]
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes, help_heading = "Files")]
+    pub(crate) limit: Option<u64>,
+    /// Write a file to the disk before its sender hears that the file is stored (fsync)
+    #[arg(long, help_heading = "Files")]
+    pub(crate) durable: bool,
+    /// Refuse a file whose name is taken [default: the file replaces the older file]
+    #[arg(long, help_heading = "Files")]
+    pub(crate) no_replace: bool,
+    /// Remove the part of a file that nobody has gone on with for so long
+    #[arg(long, value_name = "TIME", default_value = "168h", value_parser = units::duration, help_heading = "Files")]
+    pub(crate) keep_partial: Duration,
+    /// Print events as JSON, one event per line
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+}
