@@ -5,6 +5,7 @@
 //! The generated seeds have numbers for names. All other seeds, such as inputs that showed a defect, stay.
 
 mod blast;
+mod bulk;
 mod logs;
 mod messages;
 mod pool;
@@ -13,6 +14,7 @@ mod store;
 use std::{fs, path::Path};
 
 use blast::blast_datagrams;
+use bulk::bulk_messages;
 use logs::{damaged_logs, entries, log_of_a_logger, one_of_each_kind, segments_of};
 use messages::{
     control_socket, datagrams, frames, north, openings, packets, requests, responses, said,
@@ -56,6 +58,7 @@ fn main() {
         ),
     );
     keep("pool", with_size(pool_messages()));
+    keep("bulk", with_size(bulk_messages()));
     keep("control_socket", control_socket());
     keep("channel", strangers());
     keep("north", north());

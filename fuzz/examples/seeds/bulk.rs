@@ -1,0 +1,78 @@
+//! Messages between the sender and a receiver of bulk data.
+
+use std::num::NonZeroU16;
+
+use protocol::{
+    bulk::{
+        Acceptance, BlastHash, BlastRange, Carrier, ContentHash, Offer, Reason, ReceiverMessage, RelativePath,
+        SecretKey, SenderMessage, Sizes,
+    },
+    control::{Agreed, Message, Opening, Role, encode},
+};
+
+fn bytes_of<M: Message>(message: &M) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode(message, Agreed::own(M::FROM), &mut out).expect("a message");
+    out
+}
+
+pub(crate) fn bulk_messages() -> Vec<Vec<u8>> {
+    let sizes = Sizes {
+        packet_bytes: 1412,
+        packets: 185,
+    };
+    let holes = vec![BlastRange { first: 3, end: 300 }];
+    let offer = |size, carrier| {
+        SenderMessage::Offer(Offer {
+            name: RelativePath::new(b"images/disk").expect("a path"),
+            size,
+            permissions: 0o640,
+            modified_ns: 1_700_000_000_000_000_000,
+            carrier,
+        })
+    };
+    let datagrams = Carrier::Datagrams {
+        transfer: 300,
+        port: NonZeroU16::MAX,
+        key: SecretKey([7; 16]),
+        sizes,
+        holes: holes.clone(),
+    };
+    let stream = Carrier::Stream {
+        sizes,
+        holes: Vec::new(),
+    };
+    let sender = [
+        offer(Some(1 << 40), datagrams),
+        offer(None, stream),
+        SenderMessage::Keep { ranges: holes },
+        SenderMessage::Piece {
+            position: 300,
+            bytes: vec![1, 2, 3],
+        },
+        SenderMessage::Finish {
+            size: 300,
+            hash: ContentHash([9; 32]),
+        },
+        SenderMessage::Withdraw,
+    ];
+    let receiver = [
+        ReceiverMessage::Have {
+            first: 300,
+            hashes: vec![BlastHash([5; 32])],
+        },
+        ReceiverMessage::Accept(Acceptance {
+            port: NonZeroU16::new(7601),
+            key: SecretKey([8; 16]),
+            ahead: 64,
+        }),
+        ReceiverMessage::Rejected {
+            reason: Reason::NoSpace,
+            detail: "3 bytes are free".to_owned(),
+        },
+        ReceiverMessage::Stored,
+    ];
+    let openings = [Role::Sender, Role::Receiver].map(|role| Opening::of(role).encode().to_vec());
+    let sender = sender.iter().map(bytes_of);
+    sender.chain(receiver.iter().map(bytes_of)).chain(openings).collect()
+}
