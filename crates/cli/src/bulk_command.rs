@@ -15,7 +15,7 @@ use bulk::{
     BulkError, Fault,
     carrier::Progress,
     receiver::{self, Receiver},
-    sender::{self, Destination, Item, Sender},
+    sender::{self, Destination, Item, Sender, Watch as _},
 };
 use channel::KeyRing;
 use protocol::bulk::RelativePath;
@@ -222,9 +222,12 @@ pub(crate) fn send(arguments: &Send) -> Outcome {
     let mut sender = Sender::new(destinations, &settings, &watch);
     let mut outcome = Outcome::Done;
     for source in sources {
+        if watch.is_stopped() {
+            return Outcome::Failed;
+        }
         match send_one(&mut sender, &watch, source) {
             Outcome::Done => {}
-            failure if outcome == Outcome::Done => outcome = failure,
+            failure if outcome == Outcome::Done || outcome == failure => outcome = failure,
             _ => outcome = Outcome::Failed,
         }
     }

@@ -99,8 +99,12 @@ impl Directory {
     }
 
     /// The unfinished file of this name, which no other transfer writes. It may have bytes of an earlier attempt.
-    pub(crate) fn partial(&self, name: &RelativePath) -> Result<Partial, Rejection> {
-        self.check_place(name)?;
+    pub(crate) fn partial(
+        &self,
+        name: &RelativePath,
+        replaces: bool,
+    ) -> Result<Partial, Rejection> {
+        self.check_place(name, replaces)?;
         let part = part_name(name);
         let failed = |error: io::Error| Rejection::of_storage("open an unfinished file", error);
         for _ in 0..LOCK_ATTEMPTS {
@@ -152,9 +156,13 @@ impl Directory {
         };
         let times = Timestamps {
             last_access: omitted,
-            last_modification: Timespec {
-                tv_sec: i64::try_from(attributes.modified_ns / second).unwrap_or(i64::MAX),
-                tv_nsec: i64::try_from(attributes.modified_ns % second).unwrap_or(0),
+            last_modification: match attributes.modified_ns {
+                // Of a stream: now.
+                0 => omitted,
+                _ => Timespec {
+                    tv_sec: i64::try_from(attributes.modified_ns / second).unwrap_or(i64::MAX),
+                    tv_nsec: i64::try_from(attributes.modified_ns % second).unwrap_or(0),
+                },
             },
         };
         futimens(&partial.file, &times).map_err(failed("set the time"))?;
@@ -167,6 +175,11 @@ impl Directory {
         };
         let base = OsStr::from_bytes(base);
         let renamed = renameat_with(&partial.staging, &partial.part, &parent, base, flags);
+        if renamed.is_err() {
+            // The next attempt must be able to open the part, which is not older than this one.
+            let _ = fchmod(&partial.file, Mode::from_raw_mode(0o600));
+            let _ = partial.file.set_modified(SystemTime::now());
+        }
         match renamed {
             Ok(()) => {}
             Err(Errno::EXIST) => return Err(Rejection::new(Reason::Taken, name.to_string())),
@@ -238,7 +251,7 @@ impl Directory {
     }
 
     /// Whether a file could get this name.
-    fn check_place(&self, name: &RelativePath) -> Result<(), Rejection> {
+    fn check_place(&self, name: &RelativePath, replaces: bool) -> Result<(), Rejection> {
         let first = name.as_bytes().split(|byte| *byte == b'/').next();
         if first == Some(STAGING_NAME.as_bytes()) {
             let detail = format!("{STAGING_NAME} is for unfinished files");
@@ -255,6 +268,7 @@ impl Directory {
                 let detail = format!("{name} is a directory");
                 Err(Rejection::new(Reason::Taken, detail))
             }
+            Ok(_) if !replaces => Err(Rejection::new(Reason::Taken, name.to_string())),
             Ok(_) | Err(Errno::NOENT) => Ok(()),
             Err(error) => Err(Rejection::of_storage("look up a name", error)),
         }

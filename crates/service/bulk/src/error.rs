@@ -168,7 +168,9 @@ impl BulkError {
         match self {
             Self::PeersLost | Self::Closed | Self::Silent => true,
             Self::Channel(error) => !error.is_configuration(),
-            Self::Rejected { reason, .. } => matches!(reason, Reason::Ends | Reason::Busy),
+            Self::Rejected { reason, .. } => {
+                matches!(reason, Reason::Ends | Reason::Busy | Reason::Full)
+            }
             _ => false,
         }
     }

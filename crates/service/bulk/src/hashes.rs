@@ -1,6 +1,15 @@
 //! Hashes of blasts, by which two hosts compare their bytes, and of all data.
 
-use std::{fs::File, io, os::unix::fs::FileExt, sync::mpsc::Receiver};
+use std::{
+    fs::File,
+    io,
+    ops::Range,
+    os::unix::fs::FileExt,
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc::Receiver,
+    },
+};
 
 use blast::Layout;
 use protocol::bulk::{BlastHash, ContentHash};
@@ -21,12 +30,12 @@ pub(crate) fn of_blast(
     let start = layout.blast_position(blast);
     let end = (start + layout.blast_bytes()).min(size);
     let mut hasher = blake3::Hasher::new();
-    update(&mut hasher, file, start, end)?;
+    update(&mut hasher, file, start..end, &AtomicBool::new(false))?;
     Ok(BlastHash(*hasher.finalize().as_bytes()))
 }
 
 /// The hash of all data, as far as the data is there: `below` tells positions below which all is, up to `size`. `None`:
-/// nobody tells any more.
+/// nobody tells any more, or `gives_up` is set.
 ///
 /// # Errors
 /// The file cannot be read, or is shorter.
@@ -34,6 +43,7 @@ pub(crate) fn of_growing(
     file: &File,
     size: u64,
     below: &Receiver<u64>,
+    gives_up: &AtomicBool,
 ) -> io::Result<Option<ContentHash>> {
     let mut hasher = blake3::Hasher::new();
     let mut done = 0;
@@ -42,23 +52,34 @@ pub(crate) fn of_growing(
             return Ok(None);
         };
         end = below.try_iter().last().unwrap_or(end);
-        update(&mut hasher, file, done, end.min(size))?;
+        if !update(&mut hasher, file, done..end.min(size), gives_up)? {
+            return Ok(None);
+        }
         done = done.max(end.min(size));
     }
     Ok(Some(ContentHash(*hasher.finalize().as_bytes())))
 }
 
-fn update(hasher: &mut blake3::Hasher, file: &File, start: u64, end: u64) -> io::Result<()> {
+/// False: `gives_up` was set.
+fn update(
+    hasher: &mut blake3::Hasher,
+    file: &File,
+    range: Range<u64>,
+    gives_up: &AtomicBool,
+) -> io::Result<bool> {
     let mut buffer = vec![0; READ_LEN];
-    let mut position = start;
-    while position < end {
-        let most = usize::try_from(end - position).unwrap_or(READ_LEN);
+    let mut position = range.start;
+    while position < range.end {
+        if gives_up.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        let most = usize::try_from(range.end - position).unwrap_or(READ_LEN);
         let len = most.min(READ_LEN);
         file.read_exact_at(&mut buffer[..len], position)?;
         hasher.update(&buffer[..len]);
         position += u64::try_from(len).unwrap_or(0);
     }
-    Ok(())
+    Ok(true)
 }
 
 #[cfg(test)]
@@ -74,15 +95,19 @@ mod tests {
         file.write_all(&data).expect("space");
         let size = u64::try_from(data.len()).expect("a size");
         let (tell, below) = mpsc::channel();
+        let never = AtomicBool::new(false);
         for position in [5, 5, 300_000, size] {
             tell.send(position).expect("a reader");
         }
-        let hash = of_growing(&file, size, &below).expect("readable");
+        let hash = of_growing(&file, size, &below, &never).expect("readable");
         assert_eq!(hash, Some(ContentHash(*blake3::hash(&data).as_bytes())));
         drop(tell);
-        assert_eq!(of_growing(&file, size, &below).expect("readable"), None);
         assert_eq!(
-            of_growing(&file, 0, &below).expect("readable"),
+            of_growing(&file, size, &below, &never).expect("readable"),
+            None
+        );
+        assert_eq!(
+            of_growing(&file, 0, &below, &never).expect("readable"),
             Some(ContentHash(*blake3::hash(b"").as_bytes()))
         );
         let layout = Layout::new(1000, 300).expect("sizes");

@@ -27,6 +27,8 @@ mod storing;
 const EXPIRY_PERIOD: Duration = Duration::from_secs(3600);
 /// Pause between two looks for new connections.
 const ACCEPT_PERIOD: Duration = Duration::from_millis(50);
+/// Connections beyond the transfers: of senders that have not proven the key, or wait.
+const CONNECTION_COUNT_MORE: usize = 64;
 /// A sender that says nothing for so long is gone.
 pub(crate) const IDLE_TIME: Duration = Duration::from_secs(600);
 /// Longest text of a rejection.
@@ -130,6 +132,7 @@ struct Shared<'a> {
     directory: &'a Directory,
     watch: &'a dyn Watch,
     transfers: AtomicUsize,
+    connections: AtomicUsize,
     /// A file was stored.
     has_stored: AtomicBool,
 }
@@ -168,6 +171,7 @@ impl Receiver {
             directory: &self.directory,
             watch,
             transfers: AtomicUsize::new(0),
+            connections: AtomicUsize::new(0),
             has_stored: AtomicBool::new(false),
         };
         // Without a service manager nobody is told.
@@ -186,16 +190,28 @@ impl Receiver {
                             tracing::warn!(%error, "the keys from before stay in use");
                         }
                         let (shared, keys) = (&shared, Arc::new(keys.clone()));
-                        scope.spawn(move || shared.serve(stream, sender, keys));
+                        let most = self.settings.transfers_max + CONNECTION_COUNT_MORE;
+                        if shared.connections.fetch_add(1, Ordering::AcqRel) >= most {
+                            shared.connections.fetch_sub(1, Ordering::AcqRel);
+                            continue;
+                        }
+                        let serve = move || shared.serve(stream, sender, keys);
+                        if thread::Builder::new().spawn_scoped(scope, serve).is_err() {
+                            shared.connections.fetch_sub(1, Ordering::AcqRel);
+                        }
                     }
                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                         thread::sleep(ACCEPT_PERIOD);
                     }
                     // A connection that has ended before it was accepted.
                     Err(error) if error.kind() == std::io::ErrorKind::ConnectionAborted => {}
-                    Err(error) => return Err(error).doing("accept a connection"),
+                    // Too many descriptors, or too little memory, for a moment.
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection cannot be accepted");
+                        thread::sleep(ACCEPT_PERIOD);
+                    }
                 }
-                let is_idle = shared.transfers.load(Ordering::Acquire) == 0;
+                let is_idle = shared.connections.load(Ordering::Acquire) == 0;
                 if once && is_idle && shared.has_stored.load(Ordering::Acquire) {
                     break;
                 }
@@ -216,10 +232,8 @@ impl Receiver {
 
 impl Shared<'_> {
     fn serve(&self, stream: TcpStream, sender: SocketAddr, keys: Arc<KeyRing>) {
-        let before = self.transfers.fetch_add(1, Ordering::AcqRel);
-        let is_full = before >= self.settings.transfers_max;
-        let served = self.serve_stream(stream, sender, keys, is_full);
-        self.transfers.fetch_sub(1, Ordering::AcqRel);
+        let served = self.serve_stream(stream, sender, keys);
+        self.connections.fetch_sub(1, Ordering::AcqRel);
         match served {
             Ok(()) | Err(BulkError::Stopped | BulkError::Closed) => {}
             Err(error) => self.watch.on_event(Event::Failed {
@@ -234,7 +248,6 @@ impl Shared<'_> {
         stream: TcpStream,
         sender: SocketAddr,
         keys: Arc<KeyRing>,
-        is_full: bool,
     ) -> Result<(), BulkError> {
         stream.set_nonblocking(false).doing("accept a connection")?;
         let mut stream = SenderStream::accept(stream, keys)?;
@@ -242,7 +255,7 @@ impl Shared<'_> {
         loop {
             match stream.receive(IDLE_TIME, &|| self.watch.is_stopped())? {
                 SenderMessage::Offer(offer) => {
-                    self.take(&mut stream, sender, offer, is_full)?;
+                    self.take(&mut stream, sender, offer)?;
                 }
                 // Of an offer that was rejected in the meantime.
                 SenderMessage::Withdraw
@@ -258,13 +271,15 @@ impl Shared<'_> {
         stream: &mut SenderStream,
         sender: SocketAddr,
         offer: Offer,
-        is_full: bool,
     ) -> Result<(), BulkError> {
         let name = offer.name.to_string();
-        let taken = match is_full {
-            true => storing::Outcome::Rejected(Rejection::new(Reason::Full, "")),
-            false => storing::store(self, stream, sender, &offer)?,
+        let before = self.transfers.fetch_add(1, Ordering::AcqRel);
+        let taken = match before >= self.settings.transfers_max {
+            true => Ok(storing::Outcome::Rejected(Rejection::new(Reason::Full, ""))),
+            false => storing::store(self, stream, sender, &offer),
         };
+        self.transfers.fetch_sub(1, Ordering::AcqRel);
+        let taken = taken?;
         match taken {
             storing::Outcome::Stored(event) => {
                 self.has_stored.store(true, Ordering::Release);

@@ -266,6 +266,8 @@ impl<'a> Sender<'a> {
                 self.watch.on_event(Event::Retry { receiver, reason });
                 waiting.push(receiver);
             }
+            waiting.sort_unstable();
+            waiting.dedup();
             while !waiting.is_empty() && begun.elapsed() < RETRY_PAUSE {
                 thread::sleep(STOP_CHECK_TIME);
             }

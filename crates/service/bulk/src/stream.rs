@@ -12,7 +12,10 @@ use protocol::{
     bulk::STREAM_VERSIONS,
     control::{Agreed, ControlError, Decoder, Message, Opening, encode},
 };
-use rustix::net::sockopt;
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::sockopt,
+};
 use socket2::SockRef;
 
 use crate::error::{BulkError, SocketContext};
@@ -25,6 +28,8 @@ const OPENING_TIME: Duration = Duration::from_secs(5);
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 const KEEPALIVE_PROBES: u32 = 3;
+/// A peer that takes no byte for so long is gone, ms.
+const USER_TIMEOUT_MS: u32 = 60_000;
 
 /// A stream on which messages `O` leave and messages `I` arrive.
 pub(crate) struct Stream<O, I> {
@@ -80,7 +85,9 @@ impl<O: Message, I: Message> Stream<O, I> {
             sockopt::set_socket_keepalive(socket, true)?;
             sockopt::set_tcp_keepidle(socket, KEEPALIVE_IDLE)?;
             sockopt::set_tcp_keepintvl(socket, KEEPALIVE_INTERVAL)?;
-            sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)
+            sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
+            // Also of a peer that stands still: its window stays shut.
+            sockopt::set_tcp_user_timeout(socket, USER_TIMEOUT_MS)
         };
         keep_alive().map_err(std::io::Error::from).doing(options)?;
         // A receiver whose disk is slow takes its time: `flush` waits.
@@ -137,21 +144,35 @@ impl<O: Message, I: Message> Stream<O, I> {
         Ok(self.decoder.pull()?)
     }
 
+    /// The next message, if it has arrived.
+    pub(crate) fn poll_now(&mut self) -> Result<Option<I>, BulkError> {
+        if let Some(message) = self.decoder.pull()? {
+            return Ok(Some(message));
+        }
+        let mut readable = [PollFd::new(self.channel.stream(), PollFlags::IN)];
+        let now = Timespec::default();
+        let count = poll(&mut readable, Some(&now)).map_err(std::io::Error::from);
+        match count.doing("look for a message")? {
+            0 => Ok(None),
+            _ => self.poll(),
+        }
+    }
+
     /// The next message, unless `is_stopped` before.
     pub(crate) fn receive(
         &mut self,
         within: Duration,
         is_stopped: &dyn Fn() -> bool,
     ) -> Result<I, BulkError> {
-        let deadline = Instant::now() + within;
+        let begun = Instant::now();
         loop {
-            if let Some(message) = self.poll()? {
-                return Ok(message);
-            }
             if is_stopped() {
                 return Err(BulkError::Stopped);
             }
-            if Instant::now() >= deadline {
+            if let Some(message) = self.poll()? {
+                return Ok(message);
+            }
+            if begun.elapsed() >= within {
                 return Err(BulkError::Silent);
             }
         }

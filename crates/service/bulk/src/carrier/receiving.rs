@@ -105,8 +105,13 @@ impl<'a> ReceivingEnd<'a> {
 
     fn run(&mut self, supervisor: &dyn Supervisor) -> Result<Reception, BulkError> {
         let mut buffers = ReadBuffers::new();
-        let mut was_whole = false;
-        let mut below = None;
+        // Of an earlier attempt all may be there.
+        let mut was_whole = self.core.is_whole();
+        let mut below = Some(self.core.whole_below());
+        self.report_progress(supervisor);
+        if was_whole {
+            self.core.announce();
+        }
         while !supervisor.is_stopped() {
             let is_more = self.read(&mut buffers)?;
             if below != Some(self.core.whole_below()) {

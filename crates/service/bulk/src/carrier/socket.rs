@@ -10,6 +10,7 @@ use std::{
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
     net::sockopt,
 };
 use socket2::{Domain, Protocol, Socket, Type};
@@ -125,6 +126,9 @@ impl DataSocket {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             // The answer to an earlier datagram (ICMP): the peer's socket is not there yet, or no longer.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(true),
+            // As if lost on the way, for this receiver alone: a firewall of this host, a route that is gone for a
+            // moment, a datagram that is too long for the path, a device that refuses offload once. Silence decides.
+            Err(error) if is_passing(&error) => Ok(true),
             Err(error) => Err(error),
         }
     }
@@ -174,4 +178,19 @@ impl DataSocket {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+fn is_passing(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+    let passing = [
+        Errno::PERM,
+        Errno::NETUNREACH,
+        Errno::HOSTUNREACH,
+        Errno::NETDOWN,
+        Errno::MSGSIZE,
+        Errno::NOBUFS,
+        Errno::IO,
+        Errno::INVAL,
+    ];
+    errno.is_some_and(|errno| passing.contains(&errno))
 }

@@ -30,7 +30,7 @@ fn file_appears_when_it_is_whole() {
     let root = tempfile::tempdir().expect("a directory");
     let directory = Directory::open(root.path()).expect("a directory");
     let name = path("a/b/image");
-    let partial = directory.partial(&name).expect("a part");
+    let partial = directory.partial(&name, true).expect("a part");
     (&partial.file).write_all(b"data").expect("space");
     assert_eq!(names(&root.path().join("a/b")), Vec::<String>::new());
     directory.commit(&partial, &name, PLAIN).expect("a name");
@@ -54,15 +54,17 @@ fn file_appears_when_it_is_whole() {
 fn part_of_an_earlier_attempt_is_found_and_locked() {
     let root = tempfile::tempdir().expect("a directory");
     let directory = Directory::open(root.path()).expect("a directory");
-    let first = directory.partial(&path("image")).expect("a part");
+    let first = directory.partial(&path("image"), true).expect("a part");
     (&first.file).write_all(b"half").expect("space");
     let busy = directory
-        .partial(&path("image"))
+        .partial(&path("image"), true)
         .expect_err("one writer a name");
     assert_eq!(busy.reason, Reason::Busy);
-    directory.partial(&path("images")).expect("another name");
+    directory
+        .partial(&path("images"), true)
+        .expect("another name");
     drop(first);
-    let second = directory.partial(&path("image")).expect("a part");
+    let second = directory.partial(&path("image"), true).expect("a part");
     assert_eq!(second.file.metadata().expect("a file").len(), 4);
     directory.discard(&second);
     assert!(
@@ -88,7 +90,7 @@ fn name_never_leads_through_a_link_or_a_file() {
         (".outlive-partial", Reason::Place),
         (".outlive-partial/image", Reason::Place),
     ] {
-        let refused = directory.partial(&path(name)).expect_err("no place");
+        let refused = directory.partial(&path(name), true).expect_err("no place");
         assert_eq!(refused.reason, reason, "{name}: {refused:?}");
     }
     assert_eq!(names(outside.path()), Vec::<String>::new());
@@ -101,7 +103,7 @@ fn link_is_replaced_and_not_followed() {
     symlink(outside.path(), root.path().join("image")).expect("a link");
     let directory = Directory::open(root.path()).expect("a directory");
     let name = path("image");
-    let partial = directory.partial(&name).expect("a part");
+    let partial = directory.partial(&name, true).expect("a part");
     (&partial.file).write_all(b"data").expect("space");
     let kept = Attributes {
         replaces: false,
@@ -122,8 +124,8 @@ fn link_is_replaced_and_not_followed() {
 fn part_expires_unless_a_transfer_has_it() {
     let root = tempfile::tempdir().expect("a directory");
     let directory = Directory::open(root.path()).expect("a directory");
-    let kept = directory.partial(&path("kept")).expect("a part");
-    drop(directory.partial(&path("left")).expect("a part"));
+    let kept = directory.partial(&path("kept"), true).expect("a part");
+    drop(directory.partial(&path("left"), true).expect("a part"));
     let day = Duration::from_secs(86_400);
     let now = SystemTime::now();
     assert_eq!(directory.expire(day, now).expect("readable"), 0);

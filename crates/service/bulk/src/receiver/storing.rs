@@ -10,7 +10,7 @@ use std::{
         mpsc,
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use blast::{BlastRanges, Layout};
@@ -30,6 +30,8 @@ use crate::{
 
 /// Bytes that the sender may send beyond the whole blasts.
 const CREDIT_BYTES: u64 = 64 << 20;
+/// Smallest blasts of a sender.
+const BLAST_BYTES_MIN: u64 = 64 << 10;
 /// Fewest blasts of credit.
 const CREDIT_MIN: u32 = 16;
 
@@ -112,7 +114,9 @@ impl<'a> Storing<'a> {
             shared,
             offer,
             layout,
-            partial: shared.directory.partial(&offer.name)?,
+            partial: shared
+                .directory
+                .partial(&offer.name, shared.settings.replaces)?,
             present: ranges_of(offered, blasts)?,
         };
         this.prepare(size)?;
@@ -233,7 +237,12 @@ impl<'a> Storing<'a> {
 
     /// The next message of the sender about this offer.
     fn next(&self, stream: &mut SenderStream) -> Result<SenderMessage, Failure> {
-        match stream.receive(IDLE_TIME, &|| self.shared.watch.is_stopped())? {
+        // A stream of bytes may pause for as long as its source does: a host that is gone is noticed by TCP.
+        let within = match self.offer.size {
+            Some(_) => IDLE_TIME,
+            None => Duration::MAX,
+        };
+        match stream.receive(within, &|| self.shared.watch.is_stopped())? {
             SenderMessage::Withdraw => Err(Failure::Withdrawn),
             message => Ok(message),
         }
@@ -284,11 +293,13 @@ impl<'a> Storing<'a> {
         let (tell, below) = mpsc::channel();
         let reception = Watcher {
             is_over: AtomicBool::new(false),
+            gives_up: AtomicBool::new(false),
             tell: Mutex::new(Some(tell)),
         };
         thread::scope(|scope| {
-            let hashing = scope.spawn(move || hashes::of_growing(file, size, &below));
             let watcher = &reception;
+            let hashing =
+                scope.spawn(move || hashes::of_growing(file, size, &below, &watcher.gives_up));
             let receiving =
                 scope.spawn(move || carrier::receive(socket, incoming, &mut sink, watcher));
             let heard = loop {
@@ -312,6 +323,8 @@ impl<'a> Storing<'a> {
             let received = receiving
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let is_wanted = matches!((&heard, &received), (Some(Ok(_)), Ok(_)));
+            reception.gives_up.store(!is_wanted, Ordering::Release);
             reception.hush();
             let hashed = hashing
                 .join()
@@ -363,7 +376,8 @@ impl<'a> Storing<'a> {
         let (tell, below) = mpsc::channel();
         let _ = tell.send(size);
         let hash = match len == size {
-            true => hashes::of_growing(file, size, &below).map_err(|error| storage(&error))?,
+            true => hashes::of_growing(file, size, &below, &AtomicBool::new(false))
+                .map_err(|error| storage(&error))?,
             false => None,
         };
         match hash {
@@ -382,6 +396,8 @@ impl<'a> Storing<'a> {
 /// Ends a reception, and tells its progress to the thread that hashes.
 struct Watcher {
     is_over: AtomicBool,
+    /// Nobody wants the hash any more.
+    gives_up: AtomicBool,
     tell: Mutex<Option<mpsc::Sender<u64>>>,
 }
 
@@ -419,7 +435,12 @@ fn storage(error: &std::io::Error) -> Rejection {
 
 fn layout_of(sizes: Sizes) -> Result<Layout, Rejection> {
     let layout = Layout::new(sizes.packet_bytes, sizes.packets.into());
-    layout.map_err(|error| Rejection::new(Reason::Sizes, error.to_string()))
+    let layout = layout.map_err(|error| Rejection::new(Reason::Sizes, error.to_string()))?;
+    match layout.blast_bytes() {
+        // Each blast under way costs memory, and a hash.
+        ..BLAST_BYTES_MIN => Err(Rejection::new(Reason::Sizes, "the blasts are too small")),
+        _ => Ok(layout),
+    }
 }
 
 /// Ranges that a peer has told, below `blasts`.

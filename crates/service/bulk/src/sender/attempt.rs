@@ -9,11 +9,11 @@ use std::{
     os::unix::fs::FileExt,
     sync::{
         Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use blast::{BlastRanges, Layout};
@@ -114,7 +114,7 @@ impl Sender<'_> {
     fn send_to(
         &mut self,
         item: &mut Item,
-        receivers: Vec<usize>,
+        mut receivers: Vec<usize>,
         end: &mut AttemptEnd,
     ) -> Result<(), (BulkError, Vec<usize>)> {
         if receivers.is_empty() {
@@ -131,7 +131,6 @@ impl Sender<'_> {
             if agreed.is_empty() {
                 return Ok(());
             }
-            end.has_begun = true;
             let before = end.failed.len();
             let sent = match uses_stream {
                 true => self.send_pieces(item, &plan, &agreements, &mut end.failed),
@@ -143,6 +142,7 @@ impl Sender<'_> {
                     self.carrier = CarrierChoice::Stream;
                     end.failed.truncate(before);
                     agreed.iter().for_each(|it| self.withdraw(*it));
+                    receivers = agreed;
                 }
                 Err(error) => return Err((error, agreed)),
                 Ok(hash) if item.has_changed() => {
@@ -271,7 +271,7 @@ impl Sender<'_> {
         let acceptance = loop {
             match self.receive(receiver, ANSWER_TIME)? {
                 ReceiverMessage::Have { first, hashes } => {
-                    for (blast, hash) in (first..).zip(hashes) {
+                    for (blast, hash) in (first..u32::MAX).zip(hashes) {
                         if own.is_equal(blast, hash)? {
                             equal.insert(blast, blast + 1);
                         }
@@ -346,12 +346,14 @@ impl Sender<'_> {
         let supervisor = DataSupervisor::new(self.watch, agreements.len());
         let streams = self.streams_of(agreements);
         let (sent, hash) = thread::scope(|scope| {
-            let hashing = scope.spawn(|| hash_of(file, size));
+            let gives_up = &supervisor.gives_up;
+            let hashing = scope.spawn(|| hash_of(file, size, gives_up));
             for (peer, stream) in streams.into_iter().enumerate() {
                 let supervisor = &supervisor;
                 scope.spawn(move || supervisor.listen(peer, stream));
             }
             let sent = carrier::send(socket, outgoing, &mut source, &supervisor);
+            supervisor.gives_up.store(sent.is_err(), Ordering::Release);
             supervisor.is_over.store(true, Ordering::Release);
             let hash = hashing.join();
             (
@@ -359,6 +361,7 @@ impl Sender<'_> {
                 hash.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
             )
         });
+        end.has_begun |= supervisor.has_advanced();
         let mut reasons = supervisor
             .reasons
             .into_inner()
@@ -392,6 +395,7 @@ impl Sender<'_> {
     ) -> Result<(u64, ContentHash), BulkError> {
         let mut pieces = Pieces::new(item, plan);
         let mut lost = Vec::new();
+        let (begun, mut sent) = (Instant::now(), 0_u64);
         while let Some((position, bytes)) = pieces.next()? {
             if self.watch.is_stopped() {
                 return Err(BulkError::Stopped);
@@ -402,12 +406,18 @@ impl Sender<'_> {
                     continue;
                 }
                 let bytes = bytes.clone();
+                sent += u64::try_from(bytes.len()).unwrap_or(0);
                 if let Err(error) =
                     self.say_piece(receiver, SenderMessage::Piece { position, bytes })
                 {
                     lost.push(receiver);
                     self.fail(receiver, error, failed);
                 }
+            }
+            if let Some(rate) = self.settings.rate_max {
+                #[expect(clippy::cast_precision_loss, reason = "a pause")]
+                let due = Duration::from_secs_f64(sent as f64 / rate.max(1) as f64);
+                thread::sleep(due.saturating_sub(begun.elapsed()));
             }
             let position = position + u64::try_from(bytes.len()).unwrap_or(0);
             self.watch.on_event(Event::Progress(Progress {
@@ -418,8 +428,16 @@ impl Sender<'_> {
         Ok(pieces.end())
     }
 
-    /// A receiver that does not take the data any more says so.
+    /// A receiver that does not take the data any more says so, between two pieces or before it closes the stream.
     fn say_piece(&mut self, receiver: usize, piece: SenderMessage) -> Result<(), BulkError> {
+        let stream = self.peers[receiver].stream.as_mut();
+        match stream.ok_or(BulkError::Closed)?.poll_now()? {
+            None => {}
+            Some(ReceiverMessage::Rejected { reason, detail }) => {
+                return Err(rejected(reason, detail));
+            }
+            Some(_) => return Err(BulkError::OutOfOrder),
+        }
         let said = self.say(receiver, &piece);
         match said {
             Err(_) => match self.receive(receiver, Duration::ZERO) {
@@ -526,10 +544,10 @@ fn ranges_of(blasts: &BlastRanges) -> Vec<BlastRange> {
         .collect()
 }
 
-fn hash_of(file: &File, size: u64) -> std::io::Result<ContentHash> {
+fn hash_of(file: &File, size: u64, gives_up: &AtomicBool) -> std::io::Result<ContentHash> {
     let (tell, below) = mpsc::channel();
     let _ = tell.send(size);
-    let hash = hashes::of_growing(file, size, &below)?;
+    let hash = hashes::of_growing(file, size, &below, gives_up)?;
     hash.ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
 }
 
@@ -578,6 +596,10 @@ impl<'a> OwnHashes<'a> {
 struct DataSupervisor<'a> {
     watch: &'a dyn Watch,
     is_over: AtomicBool,
+    /// Nobody wants the hash any more.
+    gives_up: AtomicBool,
+    /// Position at the beginning, and the newest.
+    positions: (AtomicU64, AtomicU64),
     left: Vec<AtomicBool>,
     reasons: Mutex<BTreeMap<usize, BulkError>>,
 }
@@ -587,9 +609,16 @@ impl<'a> DataSupervisor<'a> {
         Self {
             watch,
             is_over: AtomicBool::new(false),
+            gives_up: AtomicBool::new(false),
+            positions: (AtomicU64::new(u64::MAX), AtomicU64::new(0)),
             left: (0..peers).map(|_| AtomicBool::new(false)).collect(),
             reasons: Mutex::default(),
         }
+    }
+
+    /// Whether bytes have arrived at all receivers.
+    fn has_advanced(&self) -> bool {
+        self.positions.1.load(Ordering::Relaxed) > self.positions.0.load(Ordering::Relaxed)
     }
 
     /// Listens to the control stream of a receiver.
@@ -623,6 +652,9 @@ impl Supervisor for DataSupervisor<'_> {
     }
 
     fn on_progress(&self, progress: Progress) {
+        let (first, newest) = &self.positions;
+        first.fetch_min(progress.position, Ordering::Relaxed);
+        newest.store(progress.position, Ordering::Relaxed);
         self.watch.on_event(Event::Progress(progress));
     }
 }
@@ -660,7 +692,7 @@ impl<'a> Pieces<'a> {
                 read.map_err(|_| BulkError::SourceChanged)?;
                 len
             }
-            Input::Stream(input) => read_full(input, &mut bytes).map_err(BulkError::Source)?,
+            Input::Stream(input) => read_some(input, &mut bytes).map_err(BulkError::Source)?,
         };
         if len == 0 {
             return Ok(None);
@@ -684,15 +716,12 @@ impl<'a> Pieces<'a> {
     }
 }
 
-fn read_full(input: &mut dyn Read, bytes: &mut [u8]) -> std::io::Result<usize> {
-    let mut len = 0;
-    while len < bytes.len() {
-        match input.read(&mut bytes[len..]) {
-            Ok(0) => break,
-            Ok(read) => len += read,
+/// The bytes that are there; 0 at the end.
+fn read_some(input: &mut dyn Read, bytes: &mut [u8]) -> std::io::Result<usize> {
+    loop {
+        match input.read(bytes) {
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+            read => return read,
         }
     }
-    Ok(len)
 }
