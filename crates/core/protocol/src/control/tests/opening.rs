@@ -44,7 +44,8 @@ fn stranger_is_refused_at_first_wrong_byte() {
     for stranger in [
         &b"GET / HTTP/1.1"[..],
         b"OLc_",
-        b"OLctl\x05",
+        // The first code of no role.
+        b"OLctl\x07",
         b"OLctl\x01\x00\x09",
         b"OLctl\x01\x0a\x09",
         // A request of version 8.
