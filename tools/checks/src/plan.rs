@@ -24,8 +24,9 @@ pub(crate) enum Extent {
 const MATRICES: &str = "binary_id(=e2e::kill_matrix) | (binary_id(=e2e::takeover) & test(/^matrix::/)) | \
     binary_id(=e2e::make_tools)";
 
-/// Tests of servers with state, and of hosts that take over: half of the time of all tests.
-const MANY: &str = "binary_id(=e2e::north) | (binary_id(=e2e::takeover) & not test(/^matrix::/))";
+/// Tests of servers with state, of pools, and of hosts that take over: most of the time of all tests.
+const MANY: &str = "binary_id(=e2e::north) | binary_id(=e2e::objects) | \
+                    (binary_id(=e2e::takeover) & not test(/^matrix::/))";
 
 /// Tests of many connections, of which smaller tests do the same.
 const LONG: &str =
@@ -107,7 +108,7 @@ fn tests(
     let filter = match extent {
         Extent::Whole => Ok("all()".to_owned()),
         Extent::Share => drawn(tools, share, MATRICES, 4).and_then(|mut rows| {
-            rows.extend(drawn(tools, share, MANY, 3)?);
+            rows.extend(drawn(tools, share, &format!("({MANY}) & not ({LONG})"), 3)?);
             let left_out = format!("{MATRICES} | {MANY} | {LONG}");
             Ok(format!("not ({left_out}) | {}", rows.join(" | ")))
         }),
