@@ -52,7 +52,6 @@ fn outcome_of(error: &BulkError) -> Outcome {
         Fault::InTheWay => Outcome::NotNow,
         Fault::Transfer => Outcome::Failed,
         Fault::Permission => Outcome::NoPermission,
-        Fault::Ours => Outcome::Internal,
     }
 }
 

@@ -45,7 +45,7 @@ impl Rejection {
         Self { reason, detail }
     }
 
-    fn of_storage(doing: &str, error: impl Into<io::Error>) -> Self {
+    pub(crate) fn of_storage(doing: &str, error: impl Into<io::Error>) -> Self {
         let error = error.into();
         let reason = match error.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Reason::NoSpace,

@@ -105,8 +105,6 @@ pub enum Fault {
     Transfer,
     /// No permission.
     Permission,
-    /// A bug.
-    Ours,
 }
 
 impl BulkError {

@@ -22,17 +22,6 @@ pub struct FileSource {
 }
 
 impl FileSource {
-    /// The bytes that the file has now.
-    ///
-    /// # Errors
-    /// The operating system does not tell the size.
-    pub fn new(file: File) -> io::Result<Self> {
-        let size = file.metadata()?.len();
-        Ok(Self { file, size })
-    }
-}
-
-impl FileSource {
     /// A file or a device with so many bytes.
     #[must_use]
     pub const fn of_size(file: File, size: u64) -> Self {

@@ -289,7 +289,7 @@ impl<'a> Storing<'a> {
     ) -> Result<ContentHash, Failure> {
         let file = &self.partial.file;
         let copy = file.try_clone();
-        let mut sink = FileSink(copy.map_err(|error| storage(&error))?);
+        let mut sink = FileSink(copy.map_err(storage)?);
         let (tell, below) = mpsc::channel();
         let reception = Watcher {
             is_over: AtomicBool::new(false),
@@ -332,12 +332,12 @@ impl<'a> Storing<'a> {
             let wanted = match (heard, received) {
                 (Some(Ok(hash)), Ok(_)) => hash,
                 (Some(Err(failure)), _) => return Err(failure),
-                (_, Err(BulkError::Sink(error))) => return Err(storage(&error).into()),
+                (_, Err(BulkError::Sink(error))) => return Err(storage(error).into()),
                 (Some(Ok(_)), Err(BulkError::Stopped)) => return Err(out_of_order()),
                 (_, Err(error)) => return Err(error.into()),
                 (None, Ok(_)) => return Err(BulkError::Closed.into()),
             };
-            match hashed.map_err(|error| storage(&error))? {
+            match hashed.map_err(storage)? {
                 Some(hash) if hash == wanted => Ok(hash),
                 _ => Err(self.differs().into()),
             }
@@ -360,7 +360,7 @@ impl<'a> Storing<'a> {
                         return Err(Rejection::new(Reason::TooLarge, detail).into());
                     }
                     let written = self.partial.file.write_all_at(&bytes, position);
-                    written.map_err(|error| storage(&error))?;
+                    written.map_err(storage)?;
                 }
                 SenderMessage::Finish { size, hash } => {
                     return self.check_whole(size, hash).map_err(Into::into);
@@ -372,12 +372,13 @@ impl<'a> Storing<'a> {
 
     fn check_whole(&self, size: u64, wanted: ContentHash) -> Result<(u64, ContentHash), Rejection> {
         let file = &self.partial.file;
-        let len = file.metadata().map_err(|error| storage(&error))?.len();
+        let len = file.metadata().map_err(storage)?.len();
         let (tell, below) = mpsc::channel();
         let _ = tell.send(size);
         let hash = match len == size {
-            true => hashes::of_growing(file, size, &below, &AtomicBool::new(false))
-                .map_err(|error| storage(&error))?,
+            true => {
+                hashes::of_growing(file, size, &below, &AtomicBool::new(false)).map_err(storage)?
+            }
             false => None,
         };
         match hash {
@@ -425,12 +426,8 @@ fn out_of_order() -> Failure {
     Failure::Stream(BulkError::OutOfOrder)
 }
 
-fn storage(error: &std::io::Error) -> Rejection {
-    let reason = match error.kind() {
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => Reason::NoSpace,
-        _ => Reason::Storage,
-    };
-    Rejection::new(reason, error.to_string())
+fn storage(error: std::io::Error) -> Rejection {
+    Rejection::of_storage("the file", error)
 }
 
 fn layout_of(sizes: Sizes) -> Result<Layout, Rejection> {
