@@ -209,6 +209,7 @@ fn session_death_is_left_to_parent() {
         assert!(after.is_empty(), "{after:?}");
         echoes(&other, b"still here");
         drop(other);
+        recording.await_ended(2);
         recording.finish()
     };
     let plain = {

@@ -183,6 +183,7 @@ fn protection_is_transparent() {
         http.get("/small/1");
         http.stream().shutdown(Shutdown::Write).expect("a FIN");
         assert!(http.rest().is_empty());
+        recording.await_ended(2);
         recording.finish()
     };
     let plain = {
