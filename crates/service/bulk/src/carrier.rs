@@ -6,6 +6,7 @@ use std::{
 };
 
 mod cipher;
+mod placing;
 mod receiving;
 mod sending;
 mod sink;
@@ -13,9 +14,10 @@ mod socket;
 mod source;
 
 pub use cipher::{KEY_LEN, TAG_LEN};
+pub use placing::Placement;
 pub use receiving::{Incoming, Reception, receive};
 pub use sending::{Outgoing, Target, Transmitted, send};
-pub use sink::{FileSink, MemorySink, Sink};
+pub use sink::{FileSink, MappedSink, MemorySink, Sink};
 pub use socket::DataSocket;
 pub use source::{FileSource, MemorySource, Source};
 

@@ -9,7 +9,7 @@
 //! | [`sender`] | offers files to receivers, and sends them |
 //! | [`receiver`] | takes offers, and stores files |
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod carrier;
 mod directory;

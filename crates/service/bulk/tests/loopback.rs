@@ -12,11 +12,12 @@ use blast::{BlastRanges, Layout, Policy, Settings};
 use bulk::{
     BulkError,
     carrier::{
-        DataSocket, Incoming, MemorySink, MemorySource, Outgoing, Reception, Source, Target,
-        Transmitted, receive, send,
+        DataSocket, Incoming, MemorySink, MemorySource, Outgoing, Placement, Reception, Source,
+        Target, Transmitted, receive, send,
     },
 };
 
+const PLACEMENTS: [Placement; 3] = [Placement::Copied, Placement::Placed, Placement::Misplaced];
 const PACKET_KEY: [u8; 16] = [1; 16];
 
 fn settings(layout: Layout) -> Settings {
@@ -44,6 +45,7 @@ fn incoming(layout: Layout, sender: SocketAddr, number: u8, size: usize) -> Inco
         size: u64::try_from(size).expect("a size"),
         ahead: 64,
         present: BlastRanges::new(),
+        placement: Placement::Copied,
     }
 }
 
@@ -62,6 +64,7 @@ fn transfer(
     data: &[u8],
     layout: Layout,
     receivers: u8,
+    placement: Placement,
     path: impl Fn(SocketAddr, SocketAddr) -> SocketAddr,
 ) -> (Transmitted, Vec<(Reception, Vec<u8>)>) {
     let stop = AtomicBool::new(false);
@@ -76,10 +79,13 @@ fn transfer(
             let sender = if is_direct { sender } else { address };
             own.connect(sender).expect("a route");
             targets.push(target(address, number));
-            let incoming = incoming(layout, sender, number, data.len());
+            let incoming = Incoming {
+                placement,
+                ..incoming(layout, sender, number, data.len())
+            };
             let stop = &stop;
             threads.push(scope.spawn(move || {
-                let mut sink = MemorySink::default();
+                let mut sink = MemorySink(vec![0; data.len()]);
                 let received = receive(&own, incoming, &mut sink, stop);
                 (received.expect("a reception"), sink.0)
             }));
@@ -145,11 +151,14 @@ fn data_arrives_at_each_receiver() {
     ] {
         let data = data(len);
         let layout = Layout::new(packet_bytes, packets).expect("sizes in range");
-        let (sent, received) = transfer(&data, layout, receivers, |_, receiver| receiver);
-        assert_eq!(sent.complete.len(), usize::from(receivers));
-        for (reception, bytes) in received {
-            assert_eq!(reception.forged, 0);
-            assert!(bytes == data, "{len} bytes");
+        for placement in PLACEMENTS {
+            let direct = |_, receiver| receiver;
+            let (sent, received) = transfer(&data, layout, receivers, placement, direct);
+            assert_eq!(sent.complete.len(), usize::from(receivers));
+            for (reception, bytes) in received {
+                assert_eq!(reception.forged, 0);
+                assert!(bytes == data, "{len} bytes, {placement:?}");
+            }
         }
     }
 }
@@ -158,11 +167,13 @@ fn data_arrives_at_each_receiver() {
 fn data_arrives_over_a_bad_path() {
     let data = data(3_000_001);
     let layout = Layout::new(1000, 40).expect("sizes in range");
-    let (sent, received) = transfer(&data, layout, 2, bad_path);
-    assert!(sent.packets > sent.needed, "{sent:?}");
-    for (reception, bytes) in received {
-        assert!(reception.forged > 0, "{reception:?}");
-        assert!(bytes == data);
+    for placement in PLACEMENTS {
+        let (sent, received) = transfer(&data, layout, 2, placement, bad_path);
+        assert!(sent.packets > sent.needed, "{sent:?}");
+        for (reception, bytes) in received {
+            assert!(reception.forged > 0, "{reception:?}");
+            assert!(bytes == data, "{placement:?}");
+        }
     }
 }
 

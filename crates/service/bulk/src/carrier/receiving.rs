@@ -6,9 +6,10 @@ use blast::{BlastRanges, Layout, Receiver, Reception as Packet};
 use protocol::blast::{DATAGRAM_VERSION, PACKET_HEADER_LEN, PacketHeader};
 
 use super::{
-    DataSocket, KEY_LEN, Progress, STOP_CHECK_TIME, Sink, Supervisor, TAG_LEN,
+    DataSocket, KEY_LEN, Placement, Progress, STOP_CHECK_TIME, Sink, Supervisor, TAG_LEN,
     cipher::Cipher,
-    socket::{Joined, ReadBuffers},
+    placing::Placing,
+    socket::{Joined, READ_BATCH, ReadBuffers},
 };
 use crate::error::{BulkError, SocketContext};
 
@@ -31,11 +32,19 @@ pub struct Incoming {
     pub ahead: u32,
     /// Blasts that are there.
     pub present: BlastRanges,
+    /// Where payloads are received.
+    pub placement: Placement,
 }
 
 /// A transfer that is over.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reception {
+    /// Packets that were received at their final positions.
+    pub placed: u64,
+    /// Packets that were received at the positions of other packets, and copied.
+    pub moved: u64,
+    /// Copies of these.
+    pub copies: u64,
     /// Packets that arrived more than once.
     pub duplicates: u32,
     /// Datagrams that were not made with the key of the transfer, or were changed.
@@ -69,6 +78,7 @@ struct ReceivingEnd<'a> {
     ahead: u32,
     answer: Vec<u8>,
     result: Reception,
+    placing: Option<Placing>,
 }
 
 impl<'a> ReceivingEnd<'a> {
@@ -86,7 +96,17 @@ impl<'a> ReceivingEnd<'a> {
             size,
             ahead,
             present,
+            placement,
         } = incoming;
+        let has_memory = sink
+            .memory()
+            .is_some_and(|memory| u64::try_from(memory.len()) == Ok(size));
+        let placing = match placement {
+            Placement::Placed | Placement::Misplaced if has_memory => {
+                Some(Placing::new(layout, placement == Placement::Misplaced))
+            }
+            _ => None,
+        };
         let credit = present.first_gap(0).saturating_add(ahead);
         Ok(Self {
             socket,
@@ -100,6 +120,7 @@ impl<'a> ReceivingEnd<'a> {
             ahead,
             answer: Vec::new(),
             result: Reception::default(),
+            placing,
         })
     }
 
@@ -113,7 +134,12 @@ impl<'a> ReceivingEnd<'a> {
             self.core.announce();
         }
         while !supervisor.is_stopped() {
-            let is_more = self.read(&mut buffers)?;
+            let is_more = match self.placing.is_some() {
+                true => self.read_in_place()?,
+                false => self.read(&mut buffers)?,
+            };
+            let ahead = self.core.whole_below().saturating_add(self.ahead);
+            self.core.grant(ahead);
             if below != Some(self.core.whole_below()) {
                 below = Some(self.core.whole_below());
                 self.report_progress(supervisor);
@@ -151,7 +177,6 @@ impl<'a> ReceivingEnd<'a> {
             cipher,
             sink,
             result,
-            ahead,
             ..
         } = self;
         let mut outcome = Ok(());
@@ -161,8 +186,34 @@ impl<'a> ReceivingEnd<'a> {
             }
         });
         outcome?;
-        core.grant(core.whole_below().saturating_add(*ahead));
         is_more.doing("read packets")
+    }
+
+    /// Receives packets at their positions. Returns whether more may be there.
+    fn read_in_place(&mut self) -> Result<bool, BulkError> {
+        for _ in 0..READ_BATCH {
+            let (Some(placing), Some(memory)) = (&mut self.placing, self.sink.memory()) else {
+                return Ok(false);
+            };
+            let Self {
+                socket,
+                core,
+                cipher,
+                result,
+                ..
+            } = self;
+            if !placing.read(socket, core, cipher, memory, result)? {
+                return Ok(false);
+            }
+            if placing.has_copies() {
+                // The sender goes on meanwhile (section 2).
+                self.answer().doing("send acknowledgements")?;
+                if let (Some(placing), Some(memory)) = (&mut self.placing, self.sink.memory()) {
+                    placing.relocate(memory);
+                }
+            }
+        }
+        Ok(true)
     }
 
     fn answer(&mut self) -> std::io::Result<()> {
@@ -244,7 +295,10 @@ impl<'d> Row<'d> {
 }
 
 /// Decrypts a packet in place.
-fn open<'d>(cipher: &Cipher, datagram: &'d mut [u8]) -> Option<(PacketHeader, &'d [u8])> {
+pub(super) fn open<'d>(
+    cipher: &Cipher,
+    datagram: &'d mut [u8],
+) -> Option<(PacketHeader, &'d [u8])> {
     let len = datagram.len().checked_sub(TAG_LEN)?;
     let header = PacketHeader::decode(datagram).ok()?;
     let (head, rest) = datagram.split_at_mut_checked(PACKET_HEADER_LEN)?;

@@ -3,8 +3,10 @@
 use std::{
     fs::File,
     io::{self, IoSlice},
+    ops::Range,
 };
 
+use memmap2::{Advice, MmapMut};
 use rustix::io::pwritev;
 
 /// Takes the payloads of packets, in any order. Nothing is written a second time.
@@ -14,6 +16,11 @@ pub trait Sink: Send {
     /// # Errors
     /// The bytes cannot be written.
     fn write(&mut self, position: u64, payloads: &mut [IoSlice<'_>]) -> io::Result<()>;
+
+    /// The bytes of the whole transfer, if payloads can be received at their final positions.
+    fn memory(&mut self) -> Option<&mut [u8]> {
+        None
+    }
 }
 
 /// A file.
@@ -38,7 +45,7 @@ impl Sink for FileSink {
     }
 }
 
-/// Memory that grows.
+/// Memory that grows. Payloads are received in their places if it has the size of the transfer from the beginning.
 #[derive(Debug, Default)]
 pub struct MemorySink(pub Vec<u8>);
 
@@ -55,4 +62,60 @@ impl Sink for MemorySink {
         }
         Ok(())
     }
+
+    fn memory(&mut self) -> Option<&mut [u8]> {
+        Some(&mut self.0)
+    }
+}
+
+/// A file of the size of the transfer, mapped into memory. No other process shortens the file meanwhile: that is for
+/// the owner of the file to forbid, by its permissions.
+#[derive(Debug)]
+pub struct MappedSink(MmapMut);
+
+impl MappedSink {
+    /// Maps the file.
+    ///
+    /// # Errors
+    /// The file is empty, or its file system maps no files.
+    pub fn new(file: &File) -> io::Result<Self> {
+        map(file).map(Self)
+    }
+
+    /// Gets the pages of these bytes now: a page that comes when a packet is received costs more.
+    ///
+    /// # Errors
+    /// No memory, no space in the file system.
+    pub fn populate(&self, bytes: Range<usize>) -> io::Result<()> {
+        let end = bytes.end.min(self.0.len());
+        let len = end.saturating_sub(bytes.start);
+        self.0.advise_range(Advice::PopulateWrite, bytes.start, len)
+    }
+}
+
+impl Sink for MappedSink {
+    fn write(&mut self, position: u64, payloads: &mut [IoSlice<'_>]) -> io::Result<()> {
+        let mut start = usize::try_from(position).map_err(io::Error::other)?;
+        for payload in payloads {
+            let place = self.0.get_mut(start..start + payload.len());
+            let place = place.ok_or(io::ErrorKind::WriteZero)?;
+            place.copy_from_slice(payload);
+            start += payload.len();
+        }
+        Ok(())
+    }
+
+    fn memory(&mut self) -> Option<&mut [u8]> {
+        Some(&mut self.0)
+    }
+}
+
+#[allow(
+    unsafe_code,
+    reason = "a mapping is only as good as the file behind it"
+)]
+fn map(file: &File) -> io::Result<MmapMut> {
+    // SAFETY: the bytes of a mapping must not change under a reference. The receiver maps a file that it has created
+    // with permissions for itself alone and has locked; no other process of this program opens the file.
+    unsafe { MmapMut::map_mut(file) }
 }

@@ -3,10 +3,14 @@
 use std::{
     io::{self, IoSliceMut},
     net::{SocketAddr, UdpSocket},
-    os::fd::AsFd,
+    os::fd::{AsFd, AsRawFd},
     time::Duration,
 };
 
+use nix::{
+    cmsg_space,
+    sys::socket::{ControlMessageOwned, MsgFlags, recvmsg},
+};
 use quinn_udp::{EcnCodepoint, RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -18,7 +22,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::error::{BulkError, SocketContext};
 
 /// Buffers of a read: each takes a datagram, or datagrams that the kernel has joined.
-const READ_BATCH: usize = 16;
+pub(super) const READ_BATCH: usize = 16;
 const BUFFER_BYTES: usize = 64 * 1024;
 /// Longest UDP datagram (RFC 768), with a header of IPv4.
 const DATAGRAM_BYTES_MAX: usize = 65_507;
@@ -39,6 +43,14 @@ pub(crate) struct Joined<'a> {
     pub(crate) is_marked: bool,
     pub(crate) bytes: &'a mut [u8],
     pub(crate) datagram_len: usize,
+}
+
+/// Datagrams that a read has put into a row of buffers, one behind the other.
+pub(crate) struct Scattered {
+    pub(crate) len: usize,
+    /// As in [`Joined`].
+    pub(crate) datagram_len: usize,
+    pub(crate) is_marked: bool,
 }
 
 /// Space for received datagrams.
@@ -162,6 +174,43 @@ impl DataSocket {
         Ok(count == READ_BATCH)
     }
 
+    /// Reads a datagram, or datagrams that the kernel has joined, into the buffers of the row. `None`: no datagram is
+    /// there.
+    pub(crate) fn receive_row(
+        &self,
+        row: &mut [IoSliceMut<'_>],
+        control: &mut Vec<u8>,
+    ) -> io::Result<Option<Scattered>> {
+        let descriptor = self.socket.as_raw_fd();
+        let flags = MsgFlags::MSG_DONTWAIT;
+        let message = loop {
+            match recvmsg::<()>(descriptor, row, Some(control), flags) {
+                Ok(message) => break message,
+                Err(nix::Error::EAGAIN) => return Ok(None),
+                Err(nix::Error::EINTR | nix::Error::ECONNREFUSED) => {}
+                Err(error) => return Err(error.into()),
+            }
+        };
+        let mut scattered = Scattered {
+            len: message.bytes,
+            datagram_len: message.bytes.max(1),
+            is_marked: false,
+        };
+        for part in message.cmsgs()? {
+            match part {
+                ControlMessageOwned::UdpGroSegments(len) => {
+                    scattered.datagram_len = usize::try_from(len).unwrap_or(0).max(1);
+                }
+                ControlMessageOwned::Ipv4Tos(tos) => scattered.is_marked = is_mark(tos),
+                ControlMessageOwned::Ipv6TClass(class) => {
+                    scattered.is_marked = u8::try_from(class).is_ok_and(is_mark);
+                }
+                _ => {}
+            }
+        }
+        Ok(Some(scattered))
+    }
+
     /// Waits for datagrams, for space if `wants_space`, or until the time has passed.
     pub(crate) fn wait(&self, wants_space: bool, longest: Duration) -> io::Result<()> {
         let mut flags = PollFlags::IN;
@@ -178,6 +227,17 @@ impl DataSocket {
             Err(error) => Err(error.into()),
         }
     }
+}
+
+/// Space for the kernel's notes about a read of [`DataSocket::receive_row`]: length of a datagram, traffic class, and
+/// the address that the packets came to (`in6_pktinfo`), for which [`UdpSocketState`] asks.
+pub(crate) fn control_space() -> Vec<u8> {
+    cmsg_space!(i32, i32, [u32; 5])
+}
+
+/// Congestion experienced (RFC 3168, section 5).
+const fn is_mark(traffic_class: u8) -> bool {
+    traffic_class & 0b11 == 0b11
 }
 
 fn is_passing(error: &io::Error) -> bool {

@@ -274,6 +274,7 @@ impl<'a> Storing<'a> {
                 .unwrap_or(u32::MAX)
                 .max(CREDIT_MIN),
             present: self.present.clone(),
+            placement: carrier::Placement::Copied,
         };
         let wanted = self.receive_beside(stream, &socket, incoming, size)?;
         Ok((size, wanted))
