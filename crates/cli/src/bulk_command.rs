@@ -188,6 +188,9 @@ impl receiver::Watch for ReceiverWatch {
 
 // Send.
 
+/// Of a program that yields to all others (setpriority(2)).
+const LOWEST_PRIORITY: i32 = 19;
+
 pub(crate) fn send(arguments: &Send) -> Outcome {
     let stop = match stop_flag() {
         Ok(stop) => stop,
@@ -215,6 +218,10 @@ pub(crate) fn send(arguments: &Send) -> Outcome {
         retry: arguments.retry,
         carrier: arguments.carrier.into(),
     };
+    if arguments.background {
+        // Other programs of this host go first, too. A process may always give way.
+        let _ = rustix::process::nice(LOWEST_PRIORITY);
+    }
     let names: Vec<String> = receivers.iter().map(|it| it.text.clone()).collect();
     let destinations = receivers.into_iter().map(|it| it.destination).collect();
     let watch = SenderWatch::new(stop, names, arguments.json);

@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod blast;
 mod clients;
 mod download;
 mod estimate;
@@ -123,6 +124,8 @@ enum Subject {
     Keepalived,
     /// A pool of web servers: cost of a member, the pause after a power-off, and other balancers beside it
     Objects,
+    /// Bulk transfers: packets in their places, `outlive send` beside other programs, users beside a transfer
+    Blast,
     /// redis with --stateful
     North,
     /// Size of the record of redis with --stateful, and time until redis is back
@@ -148,7 +151,7 @@ enum Subject {
 }
 
 impl Subject {
-    const ALL: [Self; 32] = [
+    const ALL: [Self; 33] = [
         Self::Download,
         Self::Upload,
         Self::Echo,
@@ -170,6 +173,7 @@ impl Subject {
         Self::Takeover,
         Self::Keepalived,
         Self::Objects,
+        Self::Blast,
         Self::North,
         Self::NorthRecovery,
         Self::NorthTakeover,
@@ -206,6 +210,7 @@ impl Subject {
             Self::Takeover => takeover::measure(bench),
             Self::Keepalived => return keepalived::measure(bench),
             Self::Objects => objects::measure(bench),
+            Self::Blast => blast::measure(bench),
             Self::North => north::speeds(bench),
             Self::NorthRecovery => north::recovery(bench),
             Self::NorthTakeover => north::takeover::measure(bench),

@@ -15,4 +15,5 @@ pub mod quantile;
 pub mod redis;
 pub mod task;
 pub mod testbed;
+pub mod transfer;
 pub mod wrk;

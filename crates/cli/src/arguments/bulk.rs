@@ -30,7 +30,7 @@ pub(crate) struct Send {
     /// Most bytes in a second, such as 20MB [default: as many as network and receivers take]
     #[arg(long, value_name = "BYTES", value_parser = units::bytes, help_heading = "Network")]
     pub(crate) rate: Option<u64>,
-    /// Yield to other traffic: at most 15 ms of queue in the network
+    /// Yield to other traffic and other programs: at most 15 ms of queue in the network, lowest priority
     #[arg(long, help_heading = "Network")]
     pub(crate) background: bool,
     /// How the data travels

@@ -120,9 +120,14 @@ impl RateControl {
     }
 
     /// Packets of this length that may leave at once: those of a millisecond. A longer burst overflows a short queue in
-    /// the network, however slow packets leave on the average.
+    /// the network, however slow packets leave on the average. In the background those of a tenth: packets of others
+    /// wait behind a burst.
     pub(crate) fn burst(&self, packet_bytes: u32) -> u16 {
-        let packets = self.pacing_rate(1) / 1000 / u64::from(packet_bytes.max(1));
+        let bursts_in_second = match self.model {
+            Model::Background(_) => 10_000,
+            Model::Full(_) | Model::Fixed(_) => 1000,
+        };
+        let packets = self.pacing_rate(1) / bursts_in_second / u64::from(packet_bytes.max(1));
         u16::try_from(packets).unwrap_or(u16::MAX).max(1)
     }
 

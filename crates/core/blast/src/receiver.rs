@@ -296,7 +296,7 @@ impl Receiver {
         })
     }
 
-    /// The packets that are expected next, at most `count`: the packets behind the newest packet, without packets that
+    /// The packets that are expected next, at most `count`, in `out`, which is empty: the packets behind the newest packet, without packets that
     /// are there. The list ends before a packet that is shorter than the others. While the size of the transfer is
     /// unknown, a packet may be received behind the end.
     ///
@@ -343,8 +343,8 @@ impl Receiver {
                 blast: number,
                 packet,
             };
-            // The list has come around, or a shorter packet is next.
-            if packet >= full || out.contains(&id) {
+            // The list has come around to its beginning, or a shorter packet is next.
+            if packet >= full || out.first() == Some(&id) {
                 return false;
             }
             out.push(id);

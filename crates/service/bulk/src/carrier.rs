@@ -13,7 +13,7 @@ mod sink;
 mod socket;
 mod source;
 
-pub use cipher::{KEY_LEN, TAG_LEN};
+pub use cipher::{KEY_LEN, PacketKey, TAG_LEN};
 pub use placing::Placement;
 pub use receiving::{Incoming, Reception, receive};
 pub use sending::{Outgoing, Target, Transmitted, send};

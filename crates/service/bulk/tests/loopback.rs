@@ -12,13 +12,13 @@ use blast::{BlastRanges, Layout, Policy, Settings};
 use bulk::{
     BulkError,
     carrier::{
-        DataSocket, Incoming, MemorySink, MemorySource, Outgoing, Placement, Reception, Source,
-        Target, Transmitted, receive, send,
+        DataSocket, Incoming, MemorySink, MemorySource, Outgoing, PacketKey, Placement, Reception,
+        Source, Target, Transmitted, receive, send,
     },
 };
 
 const PLACEMENTS: [Placement; 3] = [Placement::Copied, Placement::Placed, Placement::Misplaced];
-const PACKET_KEY: [u8; 16] = [1; 16];
+const PACKET_KEY: PacketKey = PacketKey::Secret([1; 16]);
 
 fn settings(layout: Layout) -> Settings {
     Settings {
@@ -40,7 +40,7 @@ fn incoming(layout: Layout, sender: SocketAddr, number: u8, size: usize) -> Inco
         transfer: 7,
         sender,
         key: PACKET_KEY,
-        answer_key: [number; 16],
+        answer_key: PacketKey::Secret([number; 16]),
         layout,
         size: u64::try_from(size).expect("a size"),
         ahead: 64,
@@ -52,7 +52,7 @@ fn incoming(layout: Layout, sender: SocketAddr, number: u8, size: usize) -> Inco
 fn target(address: SocketAddr, number: u8) -> Target {
     Target {
         address,
-        key: [number; 16],
+        key: PacketKey::Secret([number; 16]),
         credit: 64,
         present: BlastRanges::new(),
     }

@@ -75,7 +75,9 @@ impl Background {
         }
     }
 
-    /// Grows by a packet in a round trip without a queue, shrinks with a queue above the target (RFC 6817, 2.4.2).
+    /// Without a queue the window grows by a packet in a round trip (RFC 6817, 2.4.2). With a queue above the target it
+    /// shrinks by the excess, as a share of the target, and by half at most (LEDBAT++,
+    /// draft-irtf-iccrg-ledbat-plus-plus, 4.2): a packet in a round trip would take seconds to make room.
     fn grow(&mut self, bytes: u64) {
         let base = self.shortest.iter().flatten().min();
         let queue = self
@@ -88,15 +90,22 @@ impl Background {
             }
             self.is_slow_start = false;
         }
-        let (queue, target) = (queue.as_micros(), QUEUE_TARGET.as_micros());
-        let change = |off: u128| {
-            let change = off * u128::from(bytes) * u128::from(self.packet)
-                / (target * u128::from(self.window.max(1)));
-            u64::try_from(change).unwrap_or(u64::MAX)
+        let target = QUEUE_TARGET.as_micros();
+        let share = |micros: u128, bytes: u128| {
+            let bytes = micros * bytes / target;
+            u64::try_from(bytes).unwrap_or(u64::MAX)
         };
-        self.window = match queue < target {
-            true => self.window + change(target - queue),
-            false => self.window.saturating_sub(change(queue - target)),
+        let bytes = u128::from(bytes);
+        self.window = match QUEUE_TARGET.checked_sub(queue) {
+            Some(below) => {
+                let packets = bytes * u128::from(self.packet) / u128::from(self.window.max(1));
+                self.window + share(below.as_micros(), packets)
+            }
+            None => {
+                let above = (queue - QUEUE_TARGET).as_micros();
+                self.window
+                    .saturating_sub(share(above.min(target / 2), bytes))
+            }
         };
         self.window = self.window.max(self.packet * WINDOW_MIN_PACKETS);
     }

@@ -11,23 +11,43 @@ pub const KEY_LEN: usize = 16;
 pub const TAG_LEN: usize = 16;
 
 /// The key of a direction of a transfer.
-pub(crate) struct Cipher(LessSafeKey);
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PacketKey {
+    /// Encrypts and authenticates.
+    Secret([u8; KEY_LEN]),
+    /// No protection at all, as in the paper: for its experiments alone.
+    #[cfg(feature = "experiments")]
+    None,
+}
+
+/// The algorithm with a key.
+pub(crate) enum Cipher {
+    Secret(LessSafeKey),
+    #[cfg(feature = "experiments")]
+    None,
+}
 
 impl Cipher {
-    pub(crate) fn new(key: &[u8; KEY_LEN]) -> Self {
-        let Ok(key) = UnboundKey::new(&AES_128_GCM, key) else {
-            unreachable!("the key has the length of the algorithm");
-        };
-        Self(LessSafeKey::new(key))
+    pub(crate) fn new(key: &PacketKey) -> Self {
+        match key {
+            PacketKey::Secret(key) => match UnboundKey::new(&AES_128_GCM, key) {
+                Ok(key) => Self::Secret(LessSafeKey::new(key)),
+                Err(_) => unreachable!("the key has the length of the algorithm"),
+            },
+            #[cfg(feature = "experiments")]
+            PacketKey::None => Self::None,
+        }
     }
 
     /// Encrypts `payload` in place, and writes the tag.
     pub(crate) fn seal(&self, nonce: [u8; 12], header: &[u8], payload: &mut [u8], tag: &mut [u8]) {
+        let key = match self {
+            Self::Secret(key) => key,
+            #[cfg(feature = "experiments")]
+            Self::None => return,
+        };
         let nonce = Nonce::assume_unique_for_key(nonce);
-        let Ok(sealed) = self
-            .0
-            .seal_in_place_separate_tag(nonce, Aad::from(header), payload)
-        else {
+        let Ok(sealed) = key.seal_in_place_separate_tag(nonce, Aad::from(header), payload) else {
             unreachable!("a datagram is shorter than the limit of the algorithm");
         };
         tag.copy_from_slice(sealed.as_ref());
@@ -41,11 +61,14 @@ impl Cipher {
         payload: &mut [u8],
         tag: [u8; TAG_LEN],
     ) -> bool {
+        let key = match self {
+            Self::Secret(key) => key,
+            #[cfg(feature = "experiments")]
+            Self::None => return true,
+        };
         let nonce = Nonce::assume_unique_for_key(nonce);
         let tag = Tag::from(tag);
-        let opened = self
-            .0
-            .open_in_place_separate_tag(nonce, Aad::from(header), tag, payload, 0..);
+        let opened = key.open_in_place_separate_tag(nonce, Aad::from(header), tag, payload, 0..);
         opened.is_ok()
     }
 }

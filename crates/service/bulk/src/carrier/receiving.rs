@@ -6,7 +6,7 @@ use blast::{BlastRanges, Layout, Receiver, Reception as Packet};
 use protocol::blast::{DATAGRAM_VERSION, PACKET_HEADER_LEN, PacketHeader};
 
 use super::{
-    DataSocket, KEY_LEN, Placement, Progress, STOP_CHECK_TIME, Sink, Supervisor, TAG_LEN,
+    DataSocket, PacketKey, Placement, Progress, STOP_CHECK_TIME, Sink, Supervisor, TAG_LEN,
     cipher::Cipher,
     placing::Placing,
     socket::{Joined, READ_BATCH, ReadBuffers},
@@ -21,9 +21,9 @@ pub struct Incoming {
     /// Address of the sender's UDP socket.
     pub sender: SocketAddr,
     /// Key of the packets.
-    pub key: [u8; KEY_LEN],
+    pub key: PacketKey,
     /// Key of the acknowledgements.
-    pub answer_key: [u8; KEY_LEN],
+    pub answer_key: PacketKey,
     /// Sizes.
     pub layout: Layout,
     /// Bytes in all.

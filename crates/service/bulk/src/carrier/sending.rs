@@ -9,7 +9,7 @@ use blast::{BlastRanges, Layout, PeerSet, Run, Sender, SenderEvent, Settings, Tr
 use protocol::blast::{Acknowledgement, DATAGRAM_VERSION, PACKET_HEADER_LEN, PacketHeader};
 
 use super::{
-    DataSocket, KEY_LEN, Progress, STOP_CHECK_TIME, Source, Supervisor, TAG_LEN, cipher::Cipher,
+    DataSocket, PacketKey, Progress, STOP_CHECK_TIME, Source, Supervisor, TAG_LEN, cipher::Cipher,
     socket::ReadBuffers,
 };
 use crate::error::{BulkError, SocketContext};
@@ -23,7 +23,7 @@ pub struct Target {
     /// Address of the UDP socket.
     pub address: SocketAddr,
     /// Key of the acknowledgements.
-    pub key: [u8; KEY_LEN],
+    pub key: PacketKey,
     /// Number of the first blast that the receiver does not take yet.
     pub credit: u32,
     /// Blasts that the receiver has.
@@ -34,7 +34,7 @@ pub struct Target {
 #[derive(Debug, Clone)]
 pub struct Outgoing {
     /// Key of the packets.
-    pub key: [u8; KEY_LEN],
+    pub key: PacketKey,
     /// Sizes, and how fast.
     pub settings: Settings,
     /// The receivers.

@@ -23,7 +23,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use super::{Event, IDLE_TIME, SenderStream, Shared};
 use crate::{
     BulkError,
-    carrier::{self, DataSocket, FileSink, Incoming, Progress, Supervisor},
+    carrier::{self, DataSocket, FileSink, Incoming, PacketKey, Placement, Progress, Supervisor},
     directory::{Attributes, Partial, Rejection},
     hashes, holes,
 };
@@ -266,15 +266,15 @@ impl<'a> Storing<'a> {
         let incoming = Incoming {
             transfer,
             sender: from,
-            key: key.0,
-            answer_key: answer_key.0,
+            key: PacketKey::Secret(key.0),
+            answer_key: PacketKey::Secret(answer_key.0),
             layout: self.layout,
             size,
             ahead: u32::try_from(CREDIT_BYTES / self.layout.blast_bytes())
                 .unwrap_or(u32::MAX)
                 .max(CREDIT_MIN),
             present: self.present.clone(),
-            placement: carrier::Placement::Copied,
+            placement: Placement::Copied,
         };
         let wanted = self.receive_beside(stream, &socket, incoming, size)?;
         Ok((size, wanted))

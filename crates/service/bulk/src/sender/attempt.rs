@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     BulkError,
-    carrier::{self, DataSocket, FileSource, Outgoing, Progress, Supervisor, Target},
+    carrier::{self, DataSocket, FileSource, Outgoing, PacketKey, Progress, Supervisor, Target},
     hashes, holes,
 };
 
@@ -319,7 +319,7 @@ impl Sender<'_> {
             let port = agreement.acceptance.port.ok_or(BulkError::OutOfOrder)?;
             targets.push(Target {
                 address: SocketAddr::new(address.ip(), port.get()),
-                key: agreement.acceptance.key.0,
+                key: PacketKey::Secret(agreement.acceptance.key.0),
                 credit: agreement
                     .present
                     .first_gap(0)
@@ -330,7 +330,7 @@ impl Sender<'_> {
         let round_trip = self.peers.iter().filter_map(|it| it.stream.as_ref());
         let round_trip = round_trip.map(ReceiverStream::round_trip).max();
         let outgoing = Outgoing {
-            key: plan.key.0,
+            key: PacketKey::Secret(plan.key.0),
             settings: blast::Settings {
                 layout: plan.layout,
                 transfer: plan.transfer,

@@ -5,9 +5,9 @@ use proptest::prelude::*;
 use protocol::blast::DATAGRAM_VERSION;
 
 use super::*;
-use crate::carrier::KEY_LEN;
+use crate::carrier::PacketKey;
 
-const KEY: [u8; KEY_LEN] = [3; KEY_LEN];
+const KEY: PacketKey = PacketKey::Secret([3; 16]);
 const PACKET_BYTES: u32 = 100;
 const PACKETS: u16 = 7;
 /// Three blasts and a part of a fourth: the last packet is shorter than the others.
@@ -49,7 +49,7 @@ fn place(id: PacketId) -> Range<usize> {
 fn datagram(sent: Sent, round: u16) -> Vec<u8> {
     let (number, key) = match sent {
         Sent::Packet(number) | Sent::Forged(number) => (number, KEY),
-        Sent::Foreign(number) => (number, [4; KEY_LEN]),
+        Sent::Foreign(number) => (number, PacketKey::Secret([4; 16])),
     };
     let id = id(number);
     let in_blast = layout()
