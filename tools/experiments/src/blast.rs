@@ -2,11 +2,13 @@
 //! Implementation of Bulk Data Transfer Protocols*, Rice University 1989, sections 5 and 6), printed beside the paper's
 //! own figures.
 //!
-//! [`model`] is the simulation, [`published`] has the paper's figures, [`report`] shows both side by side.
+//! [`model`] is the simulation, [`published`] has the paper's figures, [`report`] shows both side by side. [`tables`] is
+//! `make paper ARGS=--blast`: the experiments that the paper measured.
 
 mod model;
 mod published;
 mod report;
+pub(crate) mod tables;
 
 use std::path::Path;
 use std::time::Instant;

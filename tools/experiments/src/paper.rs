@@ -46,10 +46,13 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..))]
     recoveries: u16,
     /// Repeat the experiments of the TRODS paper instead: figures 4 and 5, and Table 2
-    #[arg(long, conflicts_with_all = ["only", "layout", "strategy"])]
+    #[arg(long, conflicts_with_all = ["only", "layout", "strategy"], group = "other_paper")]
     objects: bool,
-    /// Number of runs for each row of the TRODS paper; the paper has 5
-    #[arg(long, default_value_t = 5, requires = "objects", value_parser = clap::value_parser!(u16).range(1..))]
+    /// Repeat Tables 1 to 3 of the bulk transfer paper instead
+    #[arg(long, conflicts_with_all = ["only", "layout", "strategy"], group = "other_paper")]
+    blast: bool,
+    /// Number of runs for each row of the TRODS paper, which has 5, or of the bulk transfer paper
+    #[arg(long, default_value_t = 5, requires = "other_paper", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Directory of PAPER.md, paper.json and the plots [default: bench; if a part, network or row is left out, no file
     /// is written]
@@ -90,6 +93,11 @@ fn run(options: &Options) -> Result<bool> {
     let began = Instant::now();
     let programs = Programs::find(options.outlive.clone())?;
     let interrupt = Interrupt::on_signals()?;
+    if options.blast {
+        let output = options.output.clone().unwrap_or_else(|| "bench".into());
+        crate::blast::tables::run(&interrupt, options.rounds, &output)?;
+        return Ok(true);
+    }
     if options.objects {
         let output = options.output.clone().unwrap_or_else(|| "bench".into());
         crate::objects::run(programs, &interrupt, options.rounds, &output)?;

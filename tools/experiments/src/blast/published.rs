@@ -36,6 +36,9 @@ pub(super) const BLAST_SIZES: [BlastSize; 3] = [
     },
 ];
 
+/// 1 MB in blasts of 32 KB: without an interruption, with all interrupted, by the pessimistic implementation, Mbit/s.
+pub(super) const LARGE_RATES: [f64; 3] = [8.3, 5.0, 6.1];
+
 /// Footnote 6: a copy of a kilobyte, ms.
 const COPY_MS: f64 = 0.37;
 
