@@ -324,6 +324,12 @@ impl Protected {
         &self.at.name
     }
 
+    /// The service's directory in the run directory of its host.
+    #[must_use]
+    pub fn directory(&self) -> PathBuf {
+        self.at.run_dir.join(&self.at.name)
+    }
+
     /// The process of `serve` itself.
     #[must_use]
     pub fn serve_pid(&self) -> Pid {

@@ -69,9 +69,12 @@ pub use types::{ClientFin, ReplayMode};
 /// The first version with an [`Opening`], and the version of all messages that no later version has brought.
 const FIRST_NEGOTIATED: u8 = 9;
 
-/// The version of the protocol. Version 10 has brought [`Claim::determinants`] and the same field of
-/// [`Response::Hosts`].
-pub const VERSION: u8 = 10 + cfg!(feature = "next-version") as u8;
+/// The version of the protocol. Version 11 has brought [`Request::StoredImage`], [`Request::ReadStoredImage`] and
+/// [`Response::StoredImage`].
+pub const VERSION: u8 = IMAGES_FOR_STANDBYS + cfg!(feature = "next-version") as u8;
+
+/// The version with images for standbys.
+pub(crate) const IMAGES_FOR_STANDBYS: u8 = 11;
 
 /// The oldest version that is understood.
 pub const OLDEST: u8 = VERSION - 1;

@@ -17,6 +17,9 @@ use crate::manifest;
 
 /// File of an image with the [`SnapshotTail`].
 const RETAINED_DIRECTORY: &str = "kept";
+/// Beginnings of the names of directories: of an image, and of an image that is not needed yet.
+const IMAGE_PREFIX: &str = "image-";
+const ARRIVAL_PREFIX: &str = "arrival-";
 
 /// Images of one service.
 #[derive(Debug)]
@@ -58,6 +61,42 @@ impl Store {
         Ok(Image { number, directory })
     }
 
+    /// A place for an image that comes from another host before it is needed. An earlier arrival is removed.
+    ///
+    /// # Errors
+    /// The directory cannot be made, or a file of the earlier arrival cannot be removed.
+    pub fn begin_arrival(&self, number: u64) -> io::Result<Image> {
+        self.remove_arrivals()?;
+        let directory = self
+            .directory
+            .join(format!("{ARRIVAL_PREFIX}{number:016x}"));
+        DirBuilder::new().mode(0o700).create(&directory)?;
+        Ok(Image { number, directory })
+    }
+
+    /// The arrived image becomes an image of the store.
+    ///
+    /// # Errors
+    /// There is no such arrival.
+    pub fn take_arrival(&self, number: u64) -> io::Result<()> {
+        let arrival = format!("{ARRIVAL_PREFIX}{number:016x}");
+        fs::rename(self.directory.join(arrival), self.path(number))
+    }
+
+    /// Removes what has arrived and is not needed.
+    ///
+    /// # Errors
+    /// A file cannot be removed.
+    pub fn remove_arrivals(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.directory)? {
+            let path = entry?.path();
+            if is_arrival(&path) {
+                fs::remove_dir_all(path)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The image with this number, and the snapshot tail.
     ///
     /// # Errors
@@ -89,6 +128,7 @@ impl Store {
     /// # Errors
     /// An image cannot be removed.
     pub fn remove(self) -> io::Result<()> {
+        self.remove_arrivals()?;
         for entry in fs::read_dir(&self.directory)? {
             let path = entry?.path();
             if is_image(&path) {
@@ -132,15 +172,23 @@ impl Image {
 }
 
 fn name(number: u64) -> String {
-    format!("image-{number:016x}")
+    format!("{IMAGE_PREFIX}{number:016x}")
 }
 
 /// Whether this is the name of an image, exactly as this store writes names: any other directory is foreign.
 fn is_image(path: &Path) -> bool {
+    has_number_after(path, IMAGE_PREFIX)
+}
+
+fn is_arrival(path: &Path) -> bool {
+    has_number_after(path, ARRIVAL_PREFIX)
+}
+
+fn has_number_after(path: &Path, prefix: &str) -> bool {
     let found = path.file_name().and_then(|name| name.to_str());
-    let digits = found.and_then(|name| name.strip_prefix("image-"));
+    let digits = found.and_then(|name| name.strip_prefix(prefix));
     let number = digits.and_then(|digits| u64::from_str_radix(digits, 16).ok());
-    number.is_some_and(|number| found == Some(&name(number)))
+    number.is_some_and(|number| found == Some(&format!("{prefix}{number:016x}")))
 }
 
 #[cfg(test)]
@@ -148,6 +196,28 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
+
+    #[test]
+    fn arrival_is_an_image_once_it_is_taken() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let store = Store::new(directory.path().join("images")).expect("a store");
+        let kept = SnapshotTail::default();
+        for number in [3, 4] {
+            let arrival = store.begin_arrival(number).expect("a place");
+            arrival.keep(&kept).expect("kept");
+        }
+        store.remove_others(0).expect("removed");
+        assert!(
+            store.take_arrival(3).is_err(),
+            "another image has arrived since"
+        );
+        assert!(store.find(4).is_err(), "it is not taken");
+        store.take_arrival(4).expect("it has arrived");
+        assert_eq!(store.find(4).expect("it is there").1, kept);
+        store.begin_arrival(5).expect("a place");
+        store.remove().expect("removed");
+        assert!(!directory.path().join("images").exists());
+    }
 
     #[test]
     fn unused_images_are_removed() {

@@ -136,6 +136,7 @@ const fn kind(of: &Event) -> &'static str {
         Event::ProtectionResumed { .. } => "protection_resumed",
         Event::LoggerRestarted { .. } => "logger_restarted",
         Event::StandbyStarted { .. } => "standby_started",
+        Event::ImagePrefetched { .. } => "image_prefetched",
         Event::ReplicaStarted { .. } => "replica_started",
         Event::CaughtUp { .. } => "caught_up",
         Event::ReplicaDropped { .. } => "replica_dropped",

@@ -126,6 +126,13 @@ pub enum Event {
         /// Name of the other host, if known.
         host: Option<String>,
     },
+    /// The last checkpoint of the server has come here: a takeover does not wait for the transfer.
+    ImagePrefetched {
+        /// Size of the image, bytes.
+        image_bytes: u64,
+        /// Time of the transfer, milliseconds.
+        took_ms: u64,
+    },
     /// The server is started on this host, too, and replays the input of the server on the other host.
     ReplicaStarted {
         /// Main process of the replica.
@@ -303,6 +310,7 @@ impl Event {
             | Self::Recovery(RecoveryEvent::Died { .. }) => Priority::Warning,
             Self::ProtectionResumed { .. }
             | Self::CaughtUp { .. }
+            | Self::ImagePrefetched { .. }
             | Self::Checkpointed { .. }
             | Self::RecordReset { .. }
             | Self::Recovery(
@@ -466,6 +474,14 @@ impl fmt::Display for Event {
                     "standby: {host} serves (epoch {epoch}); ready to take over"
                 )
             }
+            Self::ImagePrefetched {
+                image_bytes,
+                took_ms,
+            } => write!(
+                f,
+                "standby: the server's last checkpoint is here ({}, in {took_ms} ms)",
+                Size(*image_bytes)
+            ),
             Self::ReplicaStarted { pid } => write!(f, "replica started as process {pid}"),
             Self::CaughtUp { bytes } => write!(f, "replica caught up ({})", Size(*bytes)),
             Self::ReplicaDropped { reason, retry_ms } => {

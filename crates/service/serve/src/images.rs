@@ -77,6 +77,11 @@ impl Images {
         self.store.remove_others(number).doing(IMAGES)
     }
 
+    /// The place of the images, for images that come ahead of their use.
+    pub(crate) fn into_store(self) -> Store {
+        self.store
+    }
+
     /// A place for the image with this number from a logger. All other images are left-overs.
     pub(crate) fn receive(&mut self, number: u64) -> Result<Unpack, ServeError> {
         self.forget()?;

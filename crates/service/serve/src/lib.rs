@@ -19,6 +19,7 @@ mod error_codes;
 pub mod event_log;
 mod events;
 mod executor;
+mod image_prefetch;
 mod images;
 mod instance;
 mod known_servers;

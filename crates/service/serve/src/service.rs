@@ -106,7 +106,7 @@ pub struct Service {
     signals: Signals,
     /// This host serves by leases.
     pub(crate) is_leased: bool,
-    lease_reported: standby::LeaseReport,
+    standby: standby::Standby,
     /// The operator asked for a switchover.
     switchover_requested: bool,
     sink: Box<dyn FnMut(&crate::EventRecord)>,
@@ -207,7 +207,7 @@ impl Service {
             _metrics: metrics,
             signals,
             is_leased: false,
-            lease_reported: standby::LeaseReport::default(),
+            standby: standby::Standby::default(),
             switchover_requested: false,
             sink: Box::new(sink),
             began: now,

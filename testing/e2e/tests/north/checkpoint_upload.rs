@@ -85,6 +85,48 @@ fn redis_checkpoint_survives_power_off() {
     pair.stop();
 }
 
+/// The image comes to the standby when it is made: the takeover uses the same directory.
+#[test]
+fn image_is_at_the_standby_before_the_takeover() {
+    let mut pair = pair("ckahead");
+    let mut client = client(&pair.scene);
+    fill(&mut client, 0, 30_000);
+    let state = client.ask(&["DEBUG", "DIGEST"]);
+    let arrived = |number: usize| pair.second.wait_for("image_prefetched", number);
+    let first = arrived(1);
+    assert!(first["image_bytes"].as_u64() > Some(1 << 20), "{first}");
+    // An image that replaces the first one, too.
+    let known = pair.second.events_of("image_prefetched").len();
+    fill(&mut client, 0, 30_000);
+    arrived(known + 1);
+    await_condition("the newest image is there", || {
+        pair.first.events_of("checkpointed").len()
+            == pair.second.events_of("image_prefetched").len()
+    });
+    let ahead = inodes(&pair.second, "arrival-");
+    assert_eq!(ahead.len(), 1, "{ahead:?}");
+    pair.fail_over(FailOver::PowerOff);
+    assert_eq!(inodes(&pair.first, "image-"), ahead, "{}", pair.first.log());
+    assert!(inodes(&pair.first, "arrival-").is_empty());
+    assert_eq!(client.ask(&["DEBUG", "DIGEST"]), state);
+    drop(client);
+    pair.stop();
+}
+
+/// The inodes of the directories with these beginnings of names among the images of a service.
+fn inodes(service: &Protected, prefix: &str) -> Vec<u64> {
+    use std::os::unix::fs::DirEntryExt as _;
+    let entries = std::fs::read_dir(service.directory().join("images")).expect("images");
+    let entries = entries.map(|entry| entry.expect("an entry"));
+    let named = |entry: &std::fs::DirEntry| {
+        entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.starts_with(prefix))
+    };
+    entries.filter(named).map(|entry| entry.ino()).collect()
+}
+
 /// A restarted logger gets the image again, and the log behind the image.
 #[test]
 fn restarted_logger_gets_checkpoint_again() {

@@ -27,8 +27,6 @@ pub struct Claim {
     /// Addresses that clients connect to; IPv4 not in the mapped form.
     #[serde(with = "values::addresses")]
     pub addresses: Vec<SocketAddr>,
-    /// The version of determinants that the host records and replays; 0: the server has no state, or the peer does not
-    /// know the field.
-    #[serde(default)]
+    /// The version of determinants that the host records and replays; 0: the server has no state.
     pub determinants: u32,
 }

@@ -217,6 +217,25 @@ pub enum Request {
         /// the answer is empty if the logger does not have that image.
         max_len: u32,
     },
+    /// A standby asks for the image at the beginning of a service's record. Answered by [`Response::StoredImage`]. The
+    /// stream is attached to no service.
+    StoredImage {
+        /// The name of the service.
+        #[serde(with = "name")]
+        service: String,
+    },
+    /// As [`Request::ReadImage`], by a standby.
+    ReadStoredImage {
+        /// The name of the service.
+        #[serde(with = "name")]
+        service: String,
+        /// As in [`Request::ReadImage`].
+        image: u64,
+        /// As in [`Request::ReadImage`].
+        from: u64,
+        /// As in [`Request::ReadImage`].
+        max_len: u32,
+    },
     /// Of the next version, for tests: refused as out of place.
     #[cfg(feature = "next-version")]
     Next {
@@ -232,6 +251,7 @@ impl Message for Request {
         match self {
             #[cfg(feature = "next-version")]
             Self::Next { .. } => super::VERSION,
+            Self::StoredImage { .. } | Self::ReadStoredImage { .. } => super::IMAGES_FOR_STANDBYS,
             _ => super::FIRST_NEGOTIATED,
         }
     }
@@ -377,7 +397,6 @@ pub enum Response {
         #[serde(with = "name")]
         stands_by: String,
         /// [`Claim::determinants`] of the host that serves.
-        #[serde(default)]
         determinants: u32,
     },
     /// To [`Request::Determinants`].
@@ -437,7 +456,7 @@ pub enum Response {
         #[serde(with = "framed")]
         edition: Option<Edition>,
     },
-    /// To who follows: more of a stream.
+    /// To a standby that follows: more of a stream.
     Grown {
         /// The number of the process.
         process: u32,
@@ -447,12 +466,21 @@ pub enum Response {
         #[serde(with = "bytes")]
         bytes: Vec<u8>,
     },
+    /// To [`Request::StoredImage`].
+    StoredImage {
+        /// `None`: the record begins with no image, or there is no record.
+        #[serde(with = "framed")]
+        image: Option<KeptImage>,
+    },
 }
 
 impl Message for Response {
     const FROM: Role = Role::Answers;
 
     fn since(&self) -> u8 {
-        super::FIRST_NEGOTIATED
+        match self {
+            Self::StoredImage { .. } => super::IMAGES_FOR_STANDBYS,
+            _ => super::FIRST_NEGOTIATED,
+        }
     }
 }

@@ -117,6 +117,8 @@ pub(super) struct Client {
     pub(super) serves: bool,
     /// The stream replicates the determinants of a service. Replication needs no session either.
     pub(super) replication: Option<Replication>,
+    /// A standby asks for images on the stream, which needs no session.
+    pub(super) asks_for_images: bool,
     /// A service, and the response that leaves once the decision about this service is stored.
     pub(super) withheld: Option<(String, Response)>,
 }
@@ -148,6 +150,7 @@ impl Client {
             asks: None,
             serves: false,
             replication: None,
+            asks_for_images: false,
             withheld: None,
         })
     }

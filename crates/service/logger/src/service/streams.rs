@@ -112,6 +112,11 @@ impl Service {
                 ) => {
                     self.follow(at, service, edition, &streams);
                 }
+                (
+                    None,
+                    ref request @ (Request::StoredImage { ref service }
+                    | Request::ReadStoredImage { ref service, .. }),
+                ) => self.image_for_standby(at, service, request)?,
                 (None, Request::Connections) => self.connections_followed(at)?,
                 (Some(instance), Request::Rekey) => {
                     if let (Ok((up, down)), Some(session)) =
@@ -273,7 +278,11 @@ impl Service {
     pub(super) fn dismiss(&mut self, at: usize, why: &ClientError, tell: &mut dyn FnMut(&Event)) {
         let client = self.clients.swap_remove(at);
         let Some(instance) = client.instance else {
-            if client.over.is_none() && client.asks.is_none() && client.replication.is_none() {
+            let serves = client.over.is_some()
+                || client.asks.is_some()
+                || client.replication.is_some()
+                || client.asks_for_images;
+            if !serves {
                 let refused = self
                     .refusals
                     .refused(client.remote, why.to_string(), Instant::now());

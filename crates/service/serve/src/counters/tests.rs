@@ -113,6 +113,10 @@ fn all() -> Vec<Event> {
             epoch: 1,
             host: None,
         },
+        Event::ImagePrefetched {
+            image_bytes: 1,
+            took_ms: 1,
+        },
         Event::ReplicaStarted { pid: 1 },
         Event::CaughtUp { bytes: 1 },
         Event::ReplicaDropped {

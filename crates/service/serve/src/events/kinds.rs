@@ -47,7 +47,7 @@ pub const COMMON: [(&str, &str); 6] = [
 ];
 
 /// All kinds, in the order of a service's life.
-pub const KINDS: [Kind; 43] = [
+pub const KINDS: [Kind; 44] = [
     kind(
         "started",
         "pid",
@@ -113,6 +113,11 @@ pub const KINDS: [Kind; 43] = [
         "standby_started",
         "epoch, host",
         "Another host serves; this host is ready to take over.",
+    ),
+    kind(
+        "image_prefetched",
+        "image_bytes, took_ms",
+        "The server's last checkpoint has come to the standby.",
     ),
     kind(
         "replica_started",

@@ -136,6 +136,35 @@ impl LoggerClient {
         self.read_pieces(from, length, piece, take)
     }
 
+    /// The image at the beginning of a service's record, for a standby.
+    pub(crate) fn stored_image(&mut self, service: &str) -> Result<Option<KeptImage>, ServeError> {
+        let service = service.to_owned();
+        match self.ask(&Request::StoredImage { service })? {
+            Response::StoredImage { image } => Ok(image),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// At most `max_len` bytes of that image from there on; none if the logger does not have that image any more.
+    pub(crate) fn read_stored_image(
+        &mut self,
+        service: &str,
+        image: u64,
+        from: u64,
+        max_len: u32,
+    ) -> Result<Vec<u8>, ServeError> {
+        let service = service.to_owned();
+        match self.ask(&Request::ReadStoredImage {
+            service,
+            image,
+            from,
+            max_len,
+        })? {
+            Response::ImageBytes { bytes } => Ok(bytes),
+            other => Err(unexpected(&other)),
+        }
+    }
+
     /// From there to there, by such requests.
     fn read_pieces(
         &mut self,

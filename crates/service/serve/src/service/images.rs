@@ -85,6 +85,10 @@ impl Service {
         north: &mut North,
         image: &KeptImage,
     ) -> Result<Fetched, ServeError> {
+        let ahead = self.standby.images.take();
+        if ahead.is_some_and(|ahead| ahead.take(image.number)) {
+            return Ok(taken_up(north, image));
+        }
         let unpack = match north.receive(image) {
             Ok(Some(unpack)) => unpack,
             Ok(None) => {
@@ -96,10 +100,7 @@ impl Service {
         };
         Ok(match self.fill(unpack, image)? {
             None => Fetched::Silent,
-            Some(Ok(())) => match north.begins_with(image) {
-                Ok(()) => Fetched::Whole,
-                Err(error) => Fetched::Not(error.to_string()),
-            },
+            Some(Ok(())) => taken_up(north, image),
             Some(Err(error)) => Fetched::Not(error.to_string()),
         })
     }
@@ -135,5 +136,13 @@ impl Service {
             }
         }
         Ok(Some(unpack.finish().map(drop).doing(UNPACK)))
+    }
+}
+
+/// The image is here.
+fn taken_up(north: &mut North, image: &KeptImage) -> Fetched {
+    match north.begins_with(image) {
+        Ok(()) => Fetched::Whole,
+        Err(error) => Fetched::Not(error.to_string()),
     }
 }

@@ -1,6 +1,6 @@
 //! Start after the end of another host, and end when another host starts.
 
-use std::{os::fd::AsFd, time::Duration};
+use std::{os::fd::AsFd, path::Path, time::Duration};
 
 use lease::Speech;
 use north_host::layout;
@@ -13,9 +13,10 @@ use wire::FlowKey;
 use super::{Ending, Service, notify_manager, opened_by_server};
 use crate::{
     clock,
-    config::in_words,
+    config::{ServeConfig, in_words},
     error::{ServeError, SystemContext},
     events::{Code, Event},
+    image_prefetch::{ImagePrefetch, PrefetchedImage},
     lease_client::{LeaseClient, Position},
     standby_eligibility::other_determinants,
 };
@@ -36,6 +37,33 @@ pub(super) struct LeaseReport {
     standby: bool,
     superseded: bool,
     failure: Option<String>,
+}
+
+/// A standby, and the host that needs a lease because of a standby.
+#[derive(Default)]
+pub(super) struct Standby {
+    reported: LeaseReport,
+    /// Images that arrive while this host is a standby.
+    pub(super) images: Option<ImagePrefetch>,
+}
+
+impl Standby {
+    /// The serving host makes images: they come here before they are needed.
+    fn fetch_images_ahead(&mut self, config: &ServeConfig, run_dir: &Path) {
+        match ImagePrefetch::start(config, run_dir) {
+            Ok(images) => self.images = images,
+            // A takeover reports the reason, or fetches the image.
+            Err(error) => tracing::debug!(%error, "no image is fetched ahead"),
+        }
+    }
+
+    fn image_event(&self) -> Option<Event> {
+        let PrefetchedImage { bytes, took } = self.images.as_ref()?.news()?;
+        Some(Event::ImagePrefetched {
+            image_bytes: bytes,
+            took_ms: clock::millis(took),
+        })
+    }
 }
 
 impl Service {
@@ -85,6 +113,10 @@ impl Service {
                 stands_by = Some(epoch);
                 let host = position.hosts.serves.clone();
                 self.emit(Event::StandbyStarted { epoch, host });
+                if self.standby.images.is_none() {
+                    let run_dir = self.resources.lock.directory().to_owned();
+                    self.standby.fetch_images_ahead(&self.config, &run_dir);
+                }
             }
             let other = other_determinants(&self.config, position.hosts.determinants);
             if let Some(version) = other.filter(|_| stands_by.is_some() && other != warned_of) {
@@ -93,6 +125,9 @@ impl Service {
             warned_of = other.filter(|_| stands_by.is_some());
             if tell_at.take_if(|at| now >= *at).is_some() && stands_by.is_none() {
                 self.emit(self.waiting_event(position));
+            }
+            if let Some(arrived) = self.standby.image_event() {
+                self.emit(arrived);
             }
             self.wait_as_standby()?;
         }
@@ -160,7 +195,7 @@ impl Service {
         let position = lease.position();
         self.set_leased(position.speech != Speech::Free);
         if let Some(epoch) = position.superseded {
-            if !std::mem::replace(&mut self.lease_reported.superseded, true) {
+            if !std::mem::replace(&mut self.standby.reported.superseded, true) {
                 let host = position.hosts.serves.clone();
                 self.emit(Event::Superseded { epoch, host });
             }
@@ -171,7 +206,7 @@ impl Service {
         if let Some(epoch) = position.epoch {
             self.resources.instance.serves_in(epoch)?;
         }
-        let told = &mut self.lease_reported;
+        let told = &mut self.standby.reported;
         let mut news = Vec::new();
         // A standby that was silent for a moment is still a standby: this host needs a lease until the right to send
         // has no end.

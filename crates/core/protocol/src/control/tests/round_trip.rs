@@ -62,6 +62,15 @@ fn request_of_an_image() -> impl Strategy<Value = Request> {
             from,
             max_len
         }),
+        text().prop_map(|service| Request::StoredImage { service }),
+        (text(), any::<(u64, u64, u32)>()).prop_map(|(service, (image, from, max_len))| {
+            Request::ReadStoredImage {
+                service,
+                image,
+                from,
+                max_len,
+            }
+        }),
     ]
 }
 
@@ -339,6 +348,7 @@ fn response() -> impl Strategy<Value = Response> {
             }
         ),
         edition().prop_map(|edition| Response::Followed { edition }),
+        kept_image().prop_map(|image| Response::StoredImage { image }),
         any::<(u32, u64, Vec<u8>)>().prop_map(|(process, from, bytes)| Response::Grown {
             process,
             from,

@@ -69,6 +69,8 @@ impl Session {
             | Request::Shutdown
             | Request::InUse { .. }
             | Request::Follow { .. }
+            | Request::StoredImage { .. }
+            | Request::ReadStoredImage { .. }
             | Request::Claim(_)
             | Request::GiveUp { .. }
             | Request::Lease(_) => {
