@@ -132,6 +132,8 @@ enum Subject {
     NorthRecovery,
     /// Time until redis with --stateful is back on another host
     NorthTakeover,
+    /// Time until redis with a large checkpoint is back on another host
+    NorthImages,
     /// Messages through mosquitto with --stateful
     NorthMessages,
     /// Requests by TLS to nginx with --stateful
@@ -151,7 +153,7 @@ enum Subject {
 }
 
 impl Subject {
-    const ALL: [Self; 33] = [
+    const ALL: [Self; 34] = [
         Self::Download,
         Self::Upload,
         Self::Echo,
@@ -177,6 +179,7 @@ impl Subject {
         Self::North,
         Self::NorthRecovery,
         Self::NorthTakeover,
+        Self::NorthImages,
         Self::NorthMessages,
         Self::NorthTls,
         Self::Checkpoints,
@@ -214,6 +217,7 @@ impl Subject {
             Self::North => north::speeds(bench),
             Self::NorthRecovery => north::recovery(bench),
             Self::NorthTakeover => north::takeover::measure(bench),
+            Self::NorthImages => north::images::measure(bench),
             Self::NorthMessages => north::other_servers::messages(bench),
             Self::NorthTls => north::other_servers::tls(bench),
             Self::Checkpoints => north::checkpoints::measure(bench),

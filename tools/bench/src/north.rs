@@ -1,6 +1,7 @@
 //! A server with state: the cost of the determinant log, and the time of a recovery.
 
 pub(super) mod checkpoints;
+pub(super) mod images;
 pub(super) mod other_servers;
 pub(super) mod takeover;
 

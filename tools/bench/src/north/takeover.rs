@@ -151,7 +151,7 @@ fn power_off(bench: &Bench, pair: &mut Pair<'_>) -> Result<Times> {
 }
 
 /// Of the host that takes over, since the power went.
-fn times(pair: &mut Pair<'_>) -> Result<[f64; 2]> {
+pub(super) fn times(pair: &mut Pair<'_>) -> Result<[f64; 2]> {
     let off = now();
     pair.power_off()?;
     let serving = pair.wait_for(0, "serving")?;

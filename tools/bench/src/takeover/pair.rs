@@ -61,6 +61,10 @@ pub(crate) enum Served {
     Redis {
         hot: bool,
     },
+    /// redis with state and a cold standby, and a checkpoint for so many bytes of record.
+    CheckpointedRedis {
+        at: u64,
+    },
     /// A hidden verb of this program.
     Own(&'static str),
 }
@@ -111,9 +115,15 @@ impl<'a> Pair<'a> {
             arguments.push("--stateful=require".into());
             arguments.extend(hot.then(|| "--hot".into()));
         }
+        if let Served::CheckpointedRedis { at } = served {
+            arguments.push("--stateful=require".into());
+            arguments.push(format!("--checkpoint-at={at}").into());
+            let criu = stage.testbed.programs.criu();
+            arguments.push(format!("--criu={}", criu.display()).into());
+        }
         arguments.push("--".into());
         arguments.extend(match served {
-            Served::Redis { .. } => redis_command(address()?),
+            Served::Redis { .. } | Served::CheckpointedRedis { .. } => redis_command(address()?),
             Served::Nginx => nginx_command(&stage.file("pair")),
             Served::Own(verb) => vec![
                 stage.testbed.programs.reference_server.clone().into(),
@@ -210,7 +220,17 @@ impl<'a> Pair<'a> {
 
     /// The next event of that name on the host that serves (0), or stands by (1).
     pub(crate) fn wait_for(&mut self, which: usize, name: &str) -> Result<Value> {
-        let deadline = Instant::now() + STEP_TIMEOUT;
+        self.wait_for_within(which, name, STEP_TIMEOUT)
+    }
+
+    /// As [`Self::wait_for`], for so long.
+    pub(crate) fn wait_for_within(
+        &mut self,
+        which: usize,
+        name: &str,
+        longest: Duration,
+    ) -> Result<Value> {
+        let deadline = Instant::now() + longest;
         loop {
             let life = self.members[which].life.as_mut().context("it is off")?;
             let interrupt = &self.bench.interrupt;
