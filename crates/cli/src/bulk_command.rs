@@ -15,7 +15,7 @@ use bulk::{
     BulkError, Fault,
     carrier::Progress,
     receiver::{self, Receiver},
-    sender::{self, Destination, Item, Sender, Watch as _},
+    sender::{self, Destination, Item, Sender, Tree, Watch as _},
 };
 use channel::KeyRing;
 use protocol::bulk::RelativePath;
@@ -32,6 +32,8 @@ use crate::{
     stdout,
     units::bytes_in_words,
 };
+
+mod tree;
 
 /// Pause between two looks of the progress line, and of `progress` events.
 const LINE_PERIOD: Duration = Duration::from_millis(200);
@@ -100,6 +102,7 @@ fn run_receiver(arguments: &Receive) -> Result<Outcome, BulkError> {
         directory: arguments.directory.clone(),
         keys: KeyRing::load(&arguments.key_file)?,
         size_max: arguments.limit,
+        quota: arguments.quota,
         is_durable: arguments.durable,
         replaces: !arguments.no_replace,
         transfers_max: arguments.transfers,
@@ -217,6 +220,7 @@ pub(crate) fn send(arguments: &Send) -> Outcome {
         peer_timeout: arguments.peer_timeout,
         retry: arguments.retry,
         carrier: arguments.carrier.into(),
+        compares: arguments.delta,
     };
     if arguments.background {
         // Other programs of this host go first, too. A process may always give way.
@@ -241,6 +245,16 @@ pub(crate) fn send(arguments: &Send) -> Outcome {
 }
 
 fn send_one(sender: &mut Sender<'_>, watch: &SenderWatch, source: &str) -> Outcome {
+    if source != "-" {
+        match Tree::open(Path::new(source)) {
+            Ok(Some(tree)) => return tree::send(sender, watch, source, tree),
+            Ok(None) => {}
+            Err(error) => {
+                stdout::fail(error.code(), &format_args!("{source}: {error}"));
+                return outcome_of(&error);
+            }
+        }
+    }
     let item = match source {
         "-" => RelativePath::new(b"stdin")
             .map(|name| Item::stream(Box::new(io::stdin()), name))
@@ -298,7 +312,7 @@ fn split(words: &[String]) -> Result<(Vec<&str>, Vec<NamedReceiver>), String> {
     }
     if sources.is_empty() {
         return Err(
-            "nothing to send: write a file, or `-` for standard input, before the receivers"
+            "nothing to send: write a file or a directory, or `-` for standard input, before the receivers"
                 .to_owned(),
         );
     }
@@ -309,7 +323,9 @@ fn split(words: &[String]) -> Result<(Vec<&str>, Vec<NamedReceiver>), String> {
     let receivers = receivers?;
     let has_names = receivers.iter().any(|it| it.destination.name.is_some());
     if has_names && sources.len() > 1 {
-        return Err("a receiver with a NAME takes one file: send each file by itself".to_owned());
+        return Err(
+            "a receiver with a NAME takes one file or directory: send each by itself".to_owned(),
+        );
     }
     let lacks_name = receivers.iter().any(|it| it.destination.name.is_none());
     if lacks_name && sources.iter().any(|it| it == "-") {
@@ -403,6 +419,27 @@ impl SenderWatch {
             state.began = Instant::now();
             state.first = None;
         });
+    }
+
+    /// A line about a tree, if the last one is old enough.
+    fn show(&self, words: &str, event: impl FnOnce() -> Value) {
+        let period = if self.json { EVENT_PERIOD } else { LINE_PERIOD };
+        if !self.json && !self.has_terminal {
+            return;
+        }
+        let is_due = self.with_state(|state| {
+            let is_due = state.shown.elapsed() >= period;
+            if is_due {
+                state.shown = Instant::now();
+                state.is_shown |= !self.json;
+            }
+            is_due
+        });
+        if is_due && self.json {
+            say(true, Priority::Info, "progress", event());
+        } else if is_due {
+            let _ = io::stderr().write_all(format!("\r{words}\x1b[K").as_bytes());
+        }
     }
 
     /// Ends the progress line.

@@ -4,7 +4,7 @@ use std::num::NonZeroU16;
 
 use protocol::{
     bulk::{
-        Acceptance, BlastHash, BlastRange, Carrier, ContentHash, Offer, Reason, ReceiverMessage, RelativePath,
+        Acceptance, BlastHash, BlastRange, Carrier, ContentHash, Entry, EntryKind, Offer, Reason, ReceiverMessage, RelativePath,
         SecretKey, SenderMessage, Sizes,
     },
     control::{Agreed, Message, Opening, Role, encode},
@@ -14,6 +14,15 @@ fn bytes_of<M: Message>(message: &M) -> Vec<u8> {
     let mut out = Vec::new();
     encode(message, Agreed::own(M::FROM), &mut out).expect("a message");
     out
+}
+
+fn entry(kind: EntryKind) -> SenderMessage {
+    SenderMessage::Entry(Entry {
+        name: RelativePath::new(b"tree/a").expect("a path"),
+        permissions: 0o640,
+        modified_ns: 1_700_000_000_000_000_000,
+        kind,
+    })
 }
 
 pub(crate) fn bulk_messages() -> Vec<Vec<u8>> {
@@ -29,6 +38,7 @@ pub(crate) fn bulk_messages() -> Vec<Vec<u8>> {
             permissions: 0o640,
             modified_ns: 1_700_000_000_000_000_000,
             carrier,
+            compares: true,
         })
     };
     let datagrams = Carrier::Datagrams {
@@ -55,6 +65,12 @@ pub(crate) fn bulk_messages() -> Vec<Vec<u8>> {
             hash: ContentHash([9; 32]),
         },
         SenderMessage::Withdraw,
+        entry(EntryKind::File { bytes: vec![1, 2] }),
+        entry(EntryKind::Directory),
+        entry(EntryKind::DirectoryEnd),
+        entry(EntryKind::Link {
+            target: b"../a".to_vec(),
+        }),
     ];
     let receiver = [
         ReceiverMessage::Have {

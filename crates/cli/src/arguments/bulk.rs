@@ -10,10 +10,10 @@ use crate::units;
 /// Options of `outlive send`.
 #[derive(Debug, Args)]
 pub(crate) struct Send {
-    /// Files, block devices or `-` (standard input), and behind them the receivers, as HOST:PORT or HOST:PORT/NAME
+    /// Files, directories, block devices or `-` (standard input), and behind them the receivers, as HOST:PORT or HOST:PORT/NAME
     ///
-    /// NAME is the path below the receiver's directory [default: the name of the file]; standard input and several
-    /// receivers of one file may have one, several files may not. A file called like a receiver is written ./NAME.
+    /// NAME is the path below the receiver's directory [default: the name of the file or directory]; standard input
+    /// and several receivers of one file may have one, several files may not. A file called like a receiver is written ./NAME.
     #[arg(value_name = "PATH... HOST:PORT[/NAME]", required = true, num_args = 1..)]
     pub(crate) sources_and_receivers: Vec<String>,
     /// File whose first key the receivers accept (see `outlive key`)
@@ -33,6 +33,12 @@ pub(crate) struct Send {
     /// Yield to other traffic and other programs: at most 15 ms of queue in the network, lowest priority
     #[arg(long, help_heading = "Network")]
     pub(crate) background: bool,
+    /// Do not send parts that a file of the same name has already
+    ///
+    /// The receiver reads its file, and both ends compare hashes of parts at the same positions. A file of the same
+    /// size and time of change is compared anyway.
+    #[arg(long, help_heading = "Network")]
+    pub(crate) delta: bool,
     /// How the data travels
     #[arg(long, value_enum, default_value = "auto", help_heading = "Network")]
     pub(crate) carrier: CarrierName,
@@ -87,6 +93,9 @@ pub(crate) struct Receive {
     /// Most bytes of a file, such as 100GB [default: as many as there is space]
     #[arg(long, value_name = "BYTES", value_parser = units::bytes, help_heading = "Files")]
     pub(crate) limit: Option<u64>,
+    /// Most bytes of all files in DIRECTORY, unfinished ones with them [default: as many as there is space]
+    #[arg(long, value_name = "BYTES", value_parser = units::bytes, help_heading = "Files")]
+    pub(crate) quota: Option<u64>,
     /// Write a file to the disk before its sender hears that the file is stored (fsync)
     #[arg(long, help_heading = "Files")]
     pub(crate) durable: bool,

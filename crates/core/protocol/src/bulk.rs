@@ -13,6 +13,9 @@
 //! sender -> receiver    Finish                hash and size of the whole
 //! receiver -> sender    Stored, or Rejected
 //! sender -> receiver    Offer …               the next file
+//!
+//! sender -> receiver    Entry …               small files, directories and links, several at once
+//! receiver -> sender    Stored or Rejected …  for each, in their order
 //! ```
 //!
 //! `Rejected` ends the offer, at any time, and the sender may make another offer. Either end may close the stream: the
@@ -28,7 +31,8 @@ use crate::control::{Message, Role, framed, values};
 
 pub use names::{PathError, RelativePath};
 pub use parts::{
-    Acceptance, BlastHash, BlastRange, Carrier, ContentHash, Offer, Reason, SecretKey, Sizes,
+    Acceptance, BlastHash, BlastRange, Carrier, ContentHash, Entry, EntryKind, Offer, Reason,
+    SecretKey, Sizes,
 };
 
 /// The version of the messages.
@@ -58,6 +62,9 @@ pub const RANGES_MAX: usize = 16_384;
 
 /// Most bytes of a [`SenderMessage::Piece`].
 pub const PIECE_LEN_MAX: usize = 256 << 10;
+
+/// Most bytes of an [`EntryKind::File`].
+pub const ENTRY_LEN_MAX: usize = 128 << 10;
 
 /// Longest text of a [`ReceiverMessage::Rejected`], bytes.
 pub const DETAIL_LEN_MAX: usize = 1024;
@@ -90,6 +97,8 @@ pub enum SenderMessage {
     },
     /// The offer is over: the receiver keeps the part that has arrived.
     Withdraw,
+    /// A small part of a tree. Between two offers alone.
+    Entry(Entry),
 }
 
 impl Message for SenderMessage {

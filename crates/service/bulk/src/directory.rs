@@ -25,6 +25,8 @@ use rustix::{
 
 use crate::BulkError;
 
+mod entries;
+
 /// The directory for unfinished files.
 const STAGING_NAME: &str = ".outlive-partial";
 /// Most bytes of a file's name that the name of its unfinished part repeats, for people.
@@ -137,43 +139,24 @@ impl Directory {
     }
 
     /// The file gets its name.
+    ///
+    /// Returns the bytes of the file that is replaced.
     pub(crate) fn commit(
         &self,
         partial: &Partial,
         name: &RelativePath,
         attributes: Attributes,
-    ) -> Result<(), Rejection> {
+    ) -> Result<u64, Rejection> {
         let failed = |doing| move |error: Errno| Rejection::of_storage(doing, error);
         let (above, base) = name.split();
-        let parent = self.directory(above.unwrap_or_default(), true)?;
-        let permissions = Mode::from_raw_mode(u32::from(attributes.permissions) & 0o777);
-        let permissions = permissions.difference(self.withheld);
-        fchmod(&partial.file, permissions).map_err(failed("set permissions"))?;
-        let second = 1_000_000_000;
-        let omitted = Timespec {
-            tv_sec: 0,
-            tv_nsec: UTIME_OMIT,
-        };
-        let times = Timestamps {
-            last_access: omitted,
-            last_modification: match attributes.modified_ns {
-                // Of a stream: now.
-                0 => omitted,
-                _ => Timespec {
-                    tv_sec: i64::try_from(attributes.modified_ns / second).unwrap_or(i64::MAX),
-                    tv_nsec: i64::try_from(attributes.modified_ns % second).unwrap_or(0),
-                },
-            },
-        };
-        futimens(&partial.file, &times).map_err(failed("set the time"))?;
-        if attributes.is_durable {
-            fsync(&partial.file).map_err(failed("fsync"))?;
-        }
+        let parent = self.directory(above.unwrap_or_default())?;
+        self.set_attributes(&partial.file, attributes)?;
         let flags = match attributes.replaces {
             true => RenameFlags::empty(),
             false => RenameFlags::NOREPLACE,
         };
         let base = OsStr::from_bytes(base);
+        let replaced = self.len_of(&parent, base);
         let renamed = renameat_with(&partial.staging, &partial.part, &parent, base, flags);
         if renamed.is_err() {
             // The next attempt must be able to open the part, which is not older than this one.
@@ -199,10 +182,68 @@ impl Directory {
             Err(error) => return Err(failed("rename")(error)),
         }
         if attributes.is_durable {
-            fsync(&parent).map_err(failed("fsync"))?;
+            self.sync_path(above.unwrap_or_default())?;
         }
         self.remove_staging_if_empty();
-        Ok(())
+        Ok(replaced)
+    }
+
+    /// Permissions and time; with `is_durable` bytes and attributes are on the disk.
+    pub(crate) fn set_attributes(
+        &self,
+        file: &File,
+        attributes: Attributes,
+    ) -> Result<(), Rejection> {
+        let failed = |doing| move |error: Errno| Rejection::of_storage(doing, error);
+        let permissions = permissions_of(attributes).difference(self.withheld);
+        fchmod(file, permissions).map_err(failed("set permissions"))?;
+        futimens(file, &times_of(attributes)).map_err(failed("set the time"))?;
+        match attributes.is_durable {
+            true => fsync(file).map_err(failed("fsync")),
+            false => Ok(()),
+        }
+    }
+
+    /// The file of this name, if there is a regular one.
+    pub(crate) fn existing(&self, name: &RelativePath) -> Option<File> {
+        let (above, base) = name.split();
+        let parent = self.find_directory(above.unwrap_or_default()).ok()??;
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = openat(&parent, OsStr::from_bytes(base), flags, Mode::empty()).ok()?;
+        let file = File::from(file);
+        file.metadata().is_ok_and(|it| it.is_file()).then_some(file)
+    }
+
+    /// Bytes of all files below the directory, unfinished ones with them. Links are not followed.
+    pub(crate) fn used_bytes(&self) -> io::Result<u64> {
+        let mut sum: u64 = 0;
+        let mut directories = vec![self.path.clone()];
+        while let Some(directory) = directories.pop() {
+            let entries = match fs::read_dir(&directory) {
+                // Removed since.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                entries => entries?,
+            };
+            for entry in entries {
+                let entry = entry?;
+                match entry.metadata() {
+                    Ok(metadata) if metadata.is_dir() => directories.push(entry.path()),
+                    Ok(metadata) if metadata.is_file() => sum = sum.saturating_add(metadata.len()),
+                    _ => {}
+                }
+            }
+        }
+        Ok(sum)
+    }
+
+    /// Bytes of the file with this name; 0 for anything else.
+    fn len_of(&self, parent: &OwnedFd, base: &OsStr) -> u64 {
+        match statat(parent, base, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
+                u64::try_from(stat.st_size).unwrap_or(0)
+            }
+            _ => 0,
+        }
     }
 
     /// Removes a part that nobody goes on with.
@@ -221,16 +262,21 @@ impl Directory {
         };
         let mut removed = 0;
         for entry in entries {
-            let entry = entry?;
-            let modified = entry.metadata()?.modified()?;
+            let path = entry?.path();
+            // A part that has its name since is gone, or is another part.
+            let Ok(file) = File::open(&path) else {
+                continue;
+            };
+            let own = file.metadata()?;
+            let modified = own.modified()?;
             let is_old = now.duration_since(modified).is_ok_and(|since| since >= age);
-            let file = is_old
-                .then(|| File::open(entry.path()))
-                .and_then(Result::ok);
             // Not while a transfer has the lock.
-            let Some(file) = file else { continue };
-            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-                fs::remove_file(entry.path())?;
+            if !is_old || flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+                continue;
+            }
+            let there = fs::symlink_metadata(&path);
+            let is_same = |it: &fs::Metadata| (it.dev(), it.ino()) == (own.dev(), own.ino());
+            if there.is_ok_and(|it| is_same(&it)) && fs::remove_file(&path).is_ok() {
                 removed += 1;
             }
         }
@@ -250,17 +296,23 @@ impl Directory {
         let _ = unlinkat(&self.root, STAGING_NAME, AtFlags::REMOVEDIR);
     }
 
-    /// Whether a file could get this name.
-    fn check_place(&self, name: &RelativePath, replaces: bool) -> Result<(), Rejection> {
+    fn check_name(name: &RelativePath) -> Result<(), Rejection> {
         let first = name.as_bytes().split(|byte| *byte == b'/').next();
-        if first == Some(STAGING_NAME.as_bytes()) {
-            let detail = format!("{STAGING_NAME} is for unfinished files");
-            return Err(Rejection::new(Reason::Place, detail));
+        match first == Some(STAGING_NAME.as_bytes()) {
+            true => {
+                let detail = format!("{STAGING_NAME} is for unfinished files");
+                Err(Rejection::new(Reason::Place, detail))
+            }
+            false => Ok(()),
         }
+    }
+
+    /// Whether a file could get this name. Makes no directory.
+    fn check_place(&self, name: &RelativePath, replaces: bool) -> Result<(), Rejection> {
+        Self::check_name(name)?;
         let (above, base) = name.split();
-        let Ok(parent) = self.directory(above.unwrap_or_default(), false) else {
-            // Directories that are not there yet are made at the end; a file in the way is an error at once.
-            return self.directory(above.unwrap_or_default(), true).map(|_| ());
+        let Some(parent) = self.find_directory(above.unwrap_or_default())? else {
+            return Ok(());
         };
         let base = OsStr::from_bytes(base);
         match statat(&parent, base, AtFlags::SYMLINK_NOFOLLOW) {
@@ -274,23 +326,63 @@ impl Directory {
         }
     }
 
-    /// The directory with this path below the root.
-    fn directory(&self, path: &[u8], creates: bool) -> Result<OwnedFd, Rejection> {
-        let mut at = self.root.try_clone();
-        for component in path.split(|byte| *byte == b'/').filter(|it| !it.is_empty()) {
-            let parent = at.map_err(|error| Rejection::of_storage("open a directory", error))?;
-            if creates {
-                let name = OsStr::from_bytes(component);
-                match mkdirat(&parent, name, Mode::from_raw_mode(0o777)) {
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(error) => {
-                        return Err(Rejection::of_storage("create a directory", error));
-                    }
-                }
+    /// The directory with this path below the root, made if it is missing.
+    fn directory(&self, path: &[u8]) -> Result<OwnedFd, Rejection> {
+        self.walk(path, |parent, component| {
+            let name = OsStr::from_bytes(component);
+            match mkdirat(parent, name, Mode::from_raw_mode(0o777)) {
+                Ok(()) | Err(Errno::EXIST) => self.open_beneath(parent.as_fd(), component),
+                Err(error) => Err(Rejection::of_storage("create a directory", error)),
             }
-            at = Ok(self.open_beneath(parent.as_fd(), component)?);
+        })
+    }
+
+    /// The directory with this path below the root.
+    fn open_directory(&self, path: &[u8]) -> Result<OwnedFd, Rejection> {
+        self.walk(path, |parent, component| {
+            self.open_beneath(parent.as_fd(), component)
+        })
+    }
+
+    /// `None`: a directory of the path is missing. A file in the way, or a link, is an error.
+    fn find_directory(&self, path: &[u8]) -> Result<Option<OwnedFd>, Rejection> {
+        let mut is_missing = false;
+        let found = self.walk(path, |parent, component| {
+            let name = OsStr::from_bytes(component);
+            let there = statat(parent, name, AtFlags::SYMLINK_NOFOLLOW);
+            is_missing = there.err() == Some(Errno::NOENT);
+            self.open_beneath(parent.as_fd(), component)
+        });
+        match found {
+            Ok(directory) => Ok(Some(directory)),
+            Err(_) if is_missing => Ok(None),
+            Err(rejection) => Err(rejection),
         }
-        at.map_err(|error| Rejection::of_storage("open a directory", error))
+    }
+
+    /// Goes down from the root, a component by a component.
+    fn walk(
+        &self,
+        path: &[u8],
+        mut step: impl FnMut(&OwnedFd, &[u8]) -> Result<OwnedFd, Rejection>,
+    ) -> Result<OwnedFd, Rejection> {
+        let root = self.root.try_clone();
+        let mut at = root.map_err(|error| Rejection::of_storage("open a directory", error))?;
+        for component in path.split(|byte| *byte == b'/').filter(|it| !it.is_empty()) {
+            at = step(&at, component)?;
+        }
+        Ok(at)
+    }
+
+    /// The names in all directories of the path are on the disk.
+    fn sync_path(&self, path: &[u8]) -> Result<(), Rejection> {
+        let synced =
+            |it: &OwnedFd| fsync(it).map_err(|error| Rejection::of_storage("fsync", error));
+        let last = self.walk(path, |parent, component| {
+            synced(parent)?;
+            self.open_beneath(parent.as_fd(), component)
+        })?;
+        synced(&last)
     }
 
     fn open_beneath(
@@ -336,6 +428,30 @@ fn part_name(name: &RelativePath) -> String {
     let readable: String = readable.take(READABLE_LEN_MAX).collect();
     let hash = blake3::hash(name.as_bytes()).to_hex();
     format!("{readable}.{}", &hash[..32])
+}
+
+/// The lowest nine bits: no set-user-ID.
+fn permissions_of(attributes: Attributes) -> Mode {
+    Mode::from_raw_mode(u32::from(attributes.permissions) & 0o777)
+}
+
+fn times_of(attributes: Attributes) -> Timestamps {
+    const SECOND: u64 = 1_000_000_000;
+    let omitted = Timespec {
+        tv_sec: 0,
+        tv_nsec: UTIME_OMIT,
+    };
+    Timestamps {
+        last_access: omitted,
+        last_modification: match attributes.modified_ns {
+            // Of a stream: now.
+            0 => omitted,
+            _ => Timespec {
+                tv_sec: i64::try_from(attributes.modified_ns / SECOND).unwrap_or(i64::MAX),
+                tv_nsec: i64::try_from(attributes.modified_ns % SECOND).unwrap_or(0),
+            },
+        },
+    }
 }
 
 #[cfg(test)]

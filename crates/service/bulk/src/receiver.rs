@@ -12,15 +12,19 @@ use std::{
 };
 
 use channel::KeyRing;
-use protocol::bulk::{Offer, Reason, ReceiverMessage, SenderMessage};
+use protocol::bulk::{
+    ENTRY_LEN_MAX, Entry, EntryKind, Offer, Reason, ReceiverMessage, SenderMessage,
+};
 
+use self::quota::Quota;
 use crate::{
     BulkError,
-    directory::{Directory, Rejection},
+    directory::{Attributes, Directory, Rejection},
     error::SocketContext,
     stream::Stream,
 };
 
+mod quota;
 mod storing;
 
 /// Pause between two looks for unfinished files that nobody goes on with.
@@ -45,6 +49,8 @@ pub struct Settings {
     pub keys: KeyRing,
     /// Most bytes of a file.
     pub size_max: Option<u64>,
+    /// Most bytes of all files below the directory.
+    pub quota: Option<u64>,
     /// A file is on the disk before its sender hears that it is stored.
     pub is_durable: bool,
     /// A file with the name of an older one replaces it.
@@ -124,12 +130,14 @@ pub struct Receiver {
     listener: TcpListener,
     settings: Settings,
     directory: Directory,
+    quota: Quota,
 }
 
 /// What all connections share.
 struct Shared<'a> {
     settings: &'a Settings,
     directory: &'a Directory,
+    quota: &'a Quota,
     watch: &'a dyn Watch,
     transfers: AtomicUsize,
     connections: AtomicUsize,
@@ -144,12 +152,18 @@ impl Receiver {
     /// The directory is missing, or the address is taken or not of this host.
     pub fn bind(listen: SocketAddr, settings: Settings) -> Result<Self, BulkError> {
         let directory = Directory::open(&settings.directory)?;
+        let quota = Quota::new(settings.quota, &directory);
+        let quota = quota.map_err(|source| BulkError::Directory {
+            path: settings.directory.display().to_string(),
+            source,
+        })?;
         let listener = TcpListener::bind(listen).doing("listen")?;
         listener.set_nonblocking(true).doing("listen")?;
         Ok(Self {
             listener,
             settings,
             directory,
+            quota,
         })
     }
 
@@ -169,6 +183,7 @@ impl Receiver {
         let shared = Shared {
             settings: &self.settings,
             directory: &self.directory,
+            quota: &self.quota,
             watch,
             transfers: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
@@ -223,6 +238,7 @@ impl Receiver {
     fn expire(&self, watch: &dyn Watch) {
         let now = SystemTime::now();
         match self.directory.expire(self.settings.keep_partial, now) {
+            // The quota counts again when it is reached.
             Ok(0) => {}
             Ok(count) => watch.on_event(Event::Expired { count }),
             Err(error) => tracing::warn!(%error, "unfinished files cannot be examined"),
@@ -257,6 +273,7 @@ impl Shared<'_> {
                 SenderMessage::Offer(offer) => {
                     self.take(&mut stream, sender, offer)?;
                 }
+                SenderMessage::Entry(entry) => self.take_entry(&mut stream, sender, &entry)?,
                 // Of an offer that was rejected in the meantime.
                 SenderMessage::Withdraw
                 | SenderMessage::Keep { .. }
@@ -287,22 +304,94 @@ impl Shared<'_> {
                 stream.send(&ReceiverMessage::Stored)
             }
             storing::Outcome::Withdrawn => Ok(()),
-            storing::Outcome::Rejected(rejection) => {
-                let Rejection { reason, mut detail } = rejection;
-                while detail.len() > DETAIL_LEN_MAX {
-                    detail.pop();
-                }
-                let words = BulkError::Rejected {
-                    reason,
-                    detail: detail.clone(),
-                };
-                self.watch.on_event(Event::Rejected {
-                    sender,
-                    name,
-                    reason: words.to_string(),
-                });
-                stream.send(&ReceiverMessage::Rejected { reason, detail })
-            }
+            storing::Outcome::Rejected(rejection) => self.reject(stream, sender, name, rejection),
         }
+    }
+
+    /// A part of a tree. Each file of a tree is whole when it gets its name.
+    fn take_entry(
+        &self,
+        stream: &mut SenderStream,
+        sender: SocketAddr,
+        entry: &Entry,
+    ) -> Result<(), BulkError> {
+        let begun = Instant::now();
+        let stored = self.store_entry(entry);
+        self.has_stored.store(true, Ordering::Release);
+        match (stored, &entry.kind) {
+            (Err(rejection), _) => {
+                return self.reject(stream, sender, entry.name.to_string(), rejection);
+            }
+            (Ok(()), EntryKind::File { bytes }) => self.watch.on_event(Event::Stored {
+                sender,
+                name: entry.name.to_string(),
+                size: u64::try_from(bytes.len()).unwrap_or(u64::MAX),
+                hash: blake3::hash(bytes).to_string(),
+                milliseconds: u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX),
+            }),
+            (Ok(()), _) => {}
+        }
+        stream.send(&ReceiverMessage::Stored)
+    }
+
+    fn store_entry(&self, entry: &Entry) -> Result<(), Rejection> {
+        let len = match &entry.kind {
+            EntryKind::File { bytes } if bytes.len() > ENTRY_LEN_MAX => {
+                return Err(Rejection::new(
+                    Reason::Sizes,
+                    "the file is too long for a message",
+                ));
+            }
+            EntryKind::File { bytes } => u64::try_from(bytes.len()).unwrap_or(u64::MAX),
+            EntryKind::Directory | EntryKind::DirectoryEnd | EntryKind::Link { .. } => 0,
+        };
+        self.check_size(len)?;
+        let attributes = self.attributes(entry.permissions, entry.modified_ns);
+        let store = || self.directory.store(entry, attributes);
+        let replaced = self.quota.grow(len, self.directory, store)?;
+        self.quota.give_back(replaced);
+        Ok(())
+    }
+
+    fn check_size(&self, size: u64) -> Result<(), Rejection> {
+        match self.settings.size_max {
+            Some(most) if size > most => {
+                let detail = format!("{size} bytes, and at most {most} bytes are taken (--limit)");
+                Err(Rejection::new(Reason::TooLarge, detail))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    const fn attributes(&self, permissions: u16, modified_ns: u64) -> Attributes {
+        Attributes {
+            permissions,
+            modified_ns,
+            is_durable: self.settings.is_durable,
+            replaces: self.settings.replaces,
+        }
+    }
+
+    fn reject(
+        &self,
+        stream: &mut SenderStream,
+        sender: SocketAddr,
+        name: String,
+        rejection: Rejection,
+    ) -> Result<(), BulkError> {
+        let Rejection { reason, mut detail } = rejection;
+        while detail.len() > DETAIL_LEN_MAX {
+            detail.pop();
+        }
+        let words = BulkError::Rejected {
+            reason,
+            detail: detail.clone(),
+        };
+        self.watch.on_event(Event::Rejected {
+            sender,
+            name,
+            reason: words.to_string(),
+        });
+        stream.send(&ReceiverMessage::Rejected { reason, detail })
     }
 }

@@ -12,11 +12,20 @@ use std::{
 
 use blast::Policy;
 use channel::Key;
-use protocol::bulk::{Reason, ReceiverMessage, RelativePath, SenderMessage};
+use protocol::bulk::{PathError, Reason, ReceiverMessage, RelativePath, SenderMessage};
+
+use self::attempt::AttemptEnd;
 
 use crate::{BulkError, carrier::Progress, stream::Stream};
 
 mod attempt;
+mod entries;
+mod tree;
+mod tree_transfer;
+
+pub use entries::{ENTRIES_BYTES_MAX, ENTRIES_MAX, NotStored};
+pub use tree::{Part, Tree};
+pub use tree_transfer::{TreeEvent, TreeReport};
 
 /// Time for a connection to a receiver.
 const CONNECT_TIME: Duration = Duration::from_secs(5);
@@ -47,6 +56,8 @@ pub enum Input {
 pub struct Item {
     input: Input,
     name: RelativePath,
+    /// The first component of the name is that of a tree.
+    is_in_tree: bool,
     size: Option<u64>,
     permissions: u16,
     modified_ns: u64,
@@ -72,6 +83,7 @@ impl Item {
         let name = path.file_name().unwrap_or_default();
         Ok(Self {
             name: RelativePath::new(name.as_encoded_bytes())?,
+            is_in_tree: false,
             size: Some(size),
             permissions: u16::try_from(metadata.mode() & 0o777).unwrap_or(0),
             modified_ns: modified_ns(&metadata),
@@ -85,6 +97,7 @@ impl Item {
         Self {
             input: Input::Stream(input),
             name,
+            is_in_tree: false,
             size: None,
             permissions: 0o644,
             modified_ns: 0,
@@ -114,7 +127,7 @@ impl Item {
     }
 }
 
-fn modified_ns(metadata: &std::fs::Metadata) -> u64 {
+pub(crate) fn modified_ns(metadata: &std::fs::Metadata) -> u64 {
     let seconds = u64::try_from(metadata.mtime()).unwrap_or(0);
     let rest = u64::try_from(metadata.mtime_nsec()).unwrap_or(0);
     seconds.saturating_mul(1_000_000_000).saturating_add(rest)
@@ -146,6 +159,8 @@ pub struct Settings {
     pub retry: Duration,
     /// How the data travels.
     pub carrier: CarrierChoice,
+    /// Parts that a file of the same name has already are not sent.
+    pub compares: bool,
 }
 
 /// News of a sender.
@@ -210,6 +225,8 @@ pub struct Sender<'a> {
 struct Peer {
     destination: Destination,
     stream: Option<ReceiverStream>,
+    /// Gets no more of the tree that is sent.
+    is_gone: bool,
 }
 
 impl<'a> Sender<'a> {
@@ -227,6 +244,7 @@ impl<'a> Sender<'a> {
         let peer = |destination| Peer {
             destination,
             stream: None,
+            is_gone: false,
         };
         Self {
             settings,
@@ -241,24 +259,43 @@ impl<'a> Sender<'a> {
     /// # Errors
     /// For each receiver, by number, that has not stored the item: why.
     pub fn send(&mut self, item: &mut Item) -> Result<Report, Vec<(usize, BulkError)>> {
-        let mut waiting: Vec<usize> = (0..self.peers.len()).collect();
-        let (mut failed, mut report) = (Vec::new(), Report::default());
+        let mut report = Report::default();
+        // Of a stream the first bytes are gone.
+        let repeats = !matches!(item.input, Input::Stream(_));
+        let failed = self.repeat(repeats, |this, waiting| {
+            let outcome = this.attempt(item, waiting);
+            if !outcome.report.hash.is_empty() {
+                report = outcome.report.clone();
+            }
+            outcome
+        });
+        match failed.is_empty() {
+            true => Ok(report),
+            false => Err(failed),
+        }
+    }
+
+    /// Attempts, until no receiver is left for which another one could help.
+    fn repeat(
+        &mut self,
+        repeats: bool,
+        mut attempt: impl FnMut(&mut Self, &[usize]) -> AttemptEnd,
+    ) -> Vec<(usize, BulkError)> {
+        let there = self.peers.iter().enumerate();
+        let there = there.filter(|(_, peer)| !peer.is_gone);
+        let mut waiting: Vec<usize> = there.map(|(number, _)| number).collect();
+        let mut failed = Vec::new();
         let mut progress_at = Instant::now();
         while !waiting.is_empty() {
             let begun = Instant::now();
-            let outcome = self.attempt(item, &waiting);
+            let outcome = attempt(self, &waiting);
             if outcome.has_begun {
                 progress_at = Instant::now();
             }
-            if !outcome.report.hash.is_empty() {
-                report = outcome.report;
-            }
             waiting.clear();
-            let is_stream = matches!(item.input, Input::Stream(_));
             let is_late = progress_at.elapsed() >= self.settings.retry;
             for (receiver, error) in outcome.failed {
-                // Of a stream the first bytes are gone.
-                if is_late || is_stream || !error.is_passing() || self.watch.is_stopped() {
+                if is_late || !repeats || !error.is_passing() || self.watch.is_stopped() {
                     failed.push((receiver, error));
                     continue;
                 }
@@ -272,10 +309,23 @@ impl<'a> Sender<'a> {
                 thread::sleep(STOP_CHECK_TIME);
             }
         }
-        match failed.is_empty() {
-            true => Ok(report),
-            false => Err(failed),
-        }
+        failed
+    }
+}
+
+/// The name at a receiver: a destination's name stands for that of a file, or for that of a tree.
+fn name_at(
+    destination: &Destination,
+    name: &RelativePath,
+    is_in_tree: bool,
+) -> Result<RelativePath, PathError> {
+    let Some(instead) = &destination.name else {
+        return Ok(name.clone());
+    };
+    let slash = name.as_bytes().iter().position(|byte| *byte == b'/');
+    match slash.filter(|_| is_in_tree) {
+        Some(slash) => instead.join(&RelativePath::new(&name.as_bytes()[slash + 1..])?),
+        None => Ok(instead.clone()),
     }
 }
 

@@ -11,7 +11,7 @@ use crate::takeover::{Hosts, Pair, Served, address};
 use crate::traffic::on_client;
 
 /// Record that an image replaces, bytes; values of a kilobyte in redis.
-const FULL: (u64, &str) = (256 << 20, "240000");
+const FULL: (u64, &str) = (256 << 20, "280000");
 const QUICK: (u64, &str) = (32 << 20, "40000");
 const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(120);
 

@@ -28,6 +28,9 @@ pub enum PathError {
     /// A control character, such as a line break.
     #[error("a name has no control characters")]
     Control,
+    /// The target of a link is absolute, leads out of the directory, or has `..` behind a name.
+    #[error("the target of a link leads out of the directory, or may do so")]
+    LinkTarget,
 }
 
 impl RelativePath {
@@ -70,6 +73,29 @@ impl RelativePath {
         match self.0.iter().rposition(|byte| *byte == b'/') {
             Some(slash) => (Some(&self.0[..slash]), &self.0[slash + 1..]),
             None => (None, &self.0),
+        }
+    }
+
+    /// Checks the target of a symbolic link that lies at this path: `..` at the beginning alone, and not more often
+    /// than there are directories above the link. A name before `..` could be a link itself, which leads elsewhere.
+    ///
+    /// # Errors
+    /// [`PathError`].
+    pub fn check_link(&self, target: &[u8]) -> Result<(), PathError> {
+        if target.is_empty() || target.len() > Self::LEN_MAX {
+            return Err(PathError::Length(target.len()));
+        }
+        if target.iter().any(u8::is_ascii_control) {
+            return Err(PathError::Control);
+        }
+        let above = self.0.iter().filter(|byte| **byte == b'/').count();
+        let components: Vec<&[u8]> = target.split(|byte| *byte == b'/').collect();
+        let is_up = |component: &&&[u8]| **component == b"..";
+        let ups = components.iter().take_while(is_up).count();
+        let is_name = |component: &&[u8]| !component.is_empty() && *component != b"..";
+        match ups <= above && components[ups..].iter().all(is_name) {
+            true => Ok(()),
+            false => Err(PathError::LinkTarget),
         }
     }
 

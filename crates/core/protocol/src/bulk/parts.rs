@@ -5,7 +5,7 @@ use core::{fmt, num::NonZeroU16};
 use serde::{Deserialize, Serialize};
 
 use super::RelativePath;
-use crate::control::framed;
+use crate::control::{framed, values};
 
 /// A file, or bytes without an end that is known, which the sender has.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -21,10 +21,48 @@ pub struct Offer {
     /// How the data travels.
     #[serde(with = "framed")]
     pub carrier: Carrier,
+    /// A file that the receiver has under this name may have parts of the new file: the receiver tells its hashes, too.
+    pub compares: bool,
     /// Of the next version, for tests.
     #[cfg(feature = "next-version")]
     #[serde(default)]
     pub next: u32,
+}
+
+/// A part of a tree that fits into a message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Where it belongs, below the receiver's directory.
+    pub name: RelativePath,
+    /// As in [`Offer`]; without meaning for a link.
+    pub permissions: u16,
+    /// As in [`Offer`].
+    pub modified_ns: u64,
+    /// What it is.
+    #[serde(with = "framed")]
+    pub kind: EntryKind,
+}
+
+/// What an [`Entry`] is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EntryKind {
+    /// A file with these bytes, at most [`super::ENTRY_LEN_MAX`].
+    File {
+        /// The bytes.
+        #[serde(with = "values::bytes")]
+        bytes: Vec<u8>,
+    },
+    /// A directory, before its contents. The receiver may write there, whatever the permissions are.
+    Directory,
+    /// A directory, behind its contents: permissions and time are final.
+    DirectoryEnd,
+    /// A symbolic link.
+    Link {
+        /// Relative, below the receiver's directory: `..` at the beginning alone, and not more than there are
+        /// directories above the link.
+        #[serde(with = "values::bytes")]
+        target: Vec<u8>,
+    },
 }
 
 /// How the data travels.

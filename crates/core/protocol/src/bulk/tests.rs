@@ -38,6 +38,7 @@ fn offer(size: Option<u64>, carrier: Carrier) -> SenderMessage {
         permissions: 0o640,
         modified_ns: 1_700_000_000_000_000_000,
         carrier,
+        compares: true,
         #[cfg(feature = "next-version")]
         next: 0,
     })
@@ -74,7 +75,24 @@ fn sender_messages() -> Vec<SenderMessage> {
             hash: ContentHash([9; 32]),
         },
         SenderMessage::Withdraw,
+        entry(EntryKind::File {
+            bytes: vec![1, 2, 3],
+        }),
+        entry(EntryKind::Directory),
+        entry(EntryKind::DirectoryEnd),
+        entry(EntryKind::Link {
+            target: b"../a".to_vec(),
+        }),
     ]
+}
+
+fn entry(kind: EntryKind) -> SenderMessage {
+    SenderMessage::Entry(Entry {
+        name: path("tree/a"),
+        permissions: 0o640,
+        modified_ns: 1_700_000_000_000_000_000,
+        kind,
+    })
 }
 
 const REASONS: [Reason; 11] = [
@@ -136,6 +154,26 @@ fn each_message_is_read_as_it_was_written() {
     }
     for message in receiver_messages() {
         assert_eq!(pull(&bytes_of(&message)), Ok(Some(message)));
+    }
+}
+
+#[test]
+fn target_of_a_link_stays_below_the_directory() {
+    let link = path("a/b/link");
+    for target in ["x", "x/y", "../x", "../../x", "../..", ".", "x/./y"] {
+        assert_eq!(link.check_link(target.as_bytes()), Ok(()), "{target}");
+    }
+    for target in [
+        "",
+        "/x",
+        "../../../x",
+        "x/../y",
+        "../x/..",
+        "x//y",
+        "x/",
+        "x\n",
+    ] {
+        assert!(link.check_link(target.as_bytes()).is_err(), "{target}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! A file from the offer to its name.
 
 use std::{
+    fs::File,
     net::SocketAddr,
     num::NonZeroU16,
     os::unix::fs::FileExt,
@@ -19,19 +20,21 @@ use protocol::bulk::{
     Reason, ReceiverMessage, SecretKey, SenderMessage, Sizes,
 };
 use ring::rand::{SecureRandom, SystemRandom};
+use rustix::{fs::copy_file_range, io::Errno};
 
 use super::{Event, IDLE_TIME, SenderStream, Shared};
 use crate::{
     BulkError,
     carrier::{self, DataSocket, FileSink, Incoming, PacketKey, Placement, Progress, Supervisor},
-    directory::{Attributes, Partial, Rejection},
+    directory::{Partial, Rejection},
     hashes, holes,
+    sender::modified_ns,
 };
 
 /// Bytes that the sender may send beyond the whole blasts.
 const CREDIT_BYTES: u64 = 64 << 20;
 /// Smallest blasts of a sender.
-const BLAST_BYTES_MIN: u64 = 64 << 10;
+const BLAST_BYTES_MIN: u64 = 32 << 10;
 /// Fewest blasts of credit.
 const CREDIT_MIN: u32 = 16;
 
@@ -92,6 +95,17 @@ struct Storing<'a> {
     partial: Partial,
     /// Blasts that the file has already: holes, and blasts that the sender confirms.
     present: BlastRanges,
+    base: Option<Base>,
+}
+
+/// The file that has the name now, and may have equal parts.
+struct Base {
+    file: File,
+    size: u64,
+    /// Blasts of which the hash was that of this file.
+    offered: BlastRanges,
+    /// The file is equal to the offered file: no byte is written.
+    is_equal: bool,
 }
 
 impl<'a> Storing<'a> {
@@ -105,11 +119,7 @@ impl<'a> Storing<'a> {
         let size = offer.size.unwrap_or(0);
         let blasts = layout.blasts(size);
         let blasts = blasts.map_err(|error| Rejection::new(Reason::Sizes, error.to_string()))?;
-        if shared.settings.size_max.is_some_and(|most| size > most) {
-            let most = shared.settings.size_max.unwrap_or(0);
-            let detail = format!("{size} bytes, and at most {most} bytes are taken (--limit)");
-            return Err(Rejection::new(Reason::TooLarge, detail).into());
-        }
+        shared.check_size(size)?;
         let mut this = Self {
             shared,
             offer,
@@ -118,6 +128,7 @@ impl<'a> Storing<'a> {
                 .directory
                 .partial(&offer.name, shared.settings.replaces)?,
             present: ranges_of(offered, blasts)?,
+            base: Base::of(shared, offer),
         };
         this.prepare(size)?;
         Ok(this)
@@ -126,10 +137,18 @@ impl<'a> Storing<'a> {
     /// Gives the unfinished file its size, and its holes.
     fn prepare(&mut self, size: u64) -> Result<(), Rejection> {
         let file = &self.partial.file;
+        let before = file.metadata().map_or(0, |it| it.len());
         if self.offer.size.is_none() {
-            return self.partial.resize(0);
+            self.partial.resize(0)?;
+            self.shared.quota.give_back(before);
+            return Ok(());
         }
-        self.partial.resize(size)?;
+        let more = size.saturating_sub(before);
+        let Shared {
+            quota, directory, ..
+        } = self.shared;
+        quota.grow(more, directory, || self.partial.resize(size))?;
+        quota.give_back(before.saturating_sub(size));
         if holes::punch(file, &self.layout, size, &self.present).is_err() {
             // A file system that makes no holes in data: all anew.
             self.partial.resize(0)?;
@@ -163,29 +182,75 @@ impl<'a> Storing<'a> {
             } => self.receive_datagrams(stream, sender, (*transfer, *port, *key))?,
             Carrier::Stream { .. } => self.receive_pieces(stream, sender)?,
         };
-        let attributes = Attributes {
-            permissions: self.offer.permissions,
-            modified_ns: self.offer.modified_ns,
-            is_durable: self.shared.settings.is_durable,
-            replaces: self.shared.settings.replaces,
-        };
-        let name = &self.offer.name;
+        let offer = self.offer;
+        let attributes = self.shared.attributes(offer.permissions, offer.modified_ns);
         let directory = self.shared.directory;
-        directory.commit(&self.partial, name, attributes)?;
+        let freed = match &self.base {
+            Some(base) if base.is_equal => {
+                directory.set_attributes(&base.file, attributes)?;
+                directory.discard(&self.partial);
+                size
+            }
+            _ => directory.commit(&self.partial, &offer.name, attributes)?,
+        };
+        self.shared.quota.give_back(freed);
         Ok((size, hash))
     }
 
-    /// Hashes of the blasts that have data from an earlier attempt. The sender decides which are right.
-    fn send_have_list(&self, stream: &mut SenderStream) -> Result<(), Failure> {
+    /// The file with the data.
+    fn data(&self) -> &File {
+        match &self.base {
+            Some(base) if base.is_equal => &base.file,
+            _ => &self.partial.file,
+        }
+    }
+
+    /// Hashes of the blasts that have data from an earlier attempt, and of the other blasts of the file that has the
+    /// name now. The sender decides which are right.
+    fn send_have_list(&mut self, stream: &mut SenderStream) -> Result<(), Failure> {
         let Some(size) = self.offer.size else {
             return Ok(());
         };
         let file = &self.partial.file;
-        let unreadable = |error: std::io::Error| {
-            Rejection::new(Reason::Storage, format!("read an unfinished file: {error}"))
-        };
         let with_data = holes::blasts_with_data(file, &self.layout, size).map_err(unreadable)?;
-        for (first, end) in with_data.iter() {
+        self.send_hashes(stream, file, size, &with_data)?;
+        let Some(base) = &self.base else {
+            return Ok(());
+        };
+        let blasts = self.layout.blasts(size).unwrap_or(0);
+        // Blasts that lie within both files as a whole; the last one if the files have the same size.
+        let common = match base.size == size {
+            true => blasts,
+            false => {
+                let whole = base.size.min(size) / self.layout.blast_bytes();
+                u32::try_from(whole).unwrap_or(0).min(blasts)
+            }
+        };
+        let mut known = with_data;
+        self.present
+            .iter()
+            .for_each(|(first, end)| known.insert(first, end));
+        let mut offered = BlastRanges::new();
+        for (first, end) in holes::complement(&known, blasts).iter() {
+            if first < common {
+                offered.insert(first, end.min(common));
+            }
+        }
+        self.send_hashes(stream, &base.file, size, &offered)?;
+        if let Some(base) = &mut self.base {
+            base.offered = offered;
+        }
+        Ok(())
+    }
+
+    fn send_hashes(
+        &self,
+        stream: &mut SenderStream,
+        file: &File,
+        size: u64,
+        blasts: &BlastRanges,
+    ) -> Result<(), Failure> {
+        for (first, end) in blasts.iter() {
             let mut hashes: Vec<BlastHash> = Vec::new();
             for blast in first..end {
                 let hash = hashes::of_blast(file, &self.layout, size, blast);
@@ -195,6 +260,31 @@ impl<'a> Storing<'a> {
                     let hashes = std::mem::take(&mut hashes);
                     stream.send(&ReceiverMessage::Have { first, hashes })?;
                 }
+            }
+        }
+        Ok(())
+    }
+
+    /// Blasts that the sender confirms, and that the old file has, come from there.
+    fn take_from_base(&mut self, confirmed: &BlastRanges) -> Result<(), Rejection> {
+        let Some(base) = &mut self.base else {
+            return Ok(());
+        };
+        let size = self.offer.size.unwrap_or(0);
+        let blasts = self.layout.blasts(size).unwrap_or(0);
+        let is_whole = confirmed.first_gap(0) >= blasts && base.offered.count() > 0;
+        let has_part = holes::blasts_with_data(&self.partial.file, &self.layout, size);
+        let has_part = has_part.map_err(storage)?.count() > 0;
+        if is_whole && base.size == size && !has_part && base.offered.count() == u64::from(blasts) {
+            base.is_equal = true;
+            return Ok(());
+        }
+        for (first, end) in confirmed.iter() {
+            for blast in (first..end).filter(|it| base.offered.contains(*it)) {
+                let position = self.layout.blast_position(blast);
+                let len = (size - position).min(self.layout.blast_bytes());
+                let (from, to) = (&base.file, &self.partial.file);
+                copy_range(from, to, position, len).map_err(storage)?;
             }
         }
         Ok(())
@@ -219,7 +309,9 @@ impl<'a> Storing<'a> {
         let blasts = self.layout.blasts(self.offer.size.unwrap_or(0));
         match self.next(stream)? {
             SenderMessage::Keep { ranges } => {
-                for (first, end) in ranges_of(&ranges, blasts.unwrap_or(0))?.iter() {
+                let confirmed = ranges_of(&ranges, blasts.unwrap_or(0))?;
+                self.take_from_base(&confirmed)?;
+                for (first, end) in confirmed.iter() {
                     self.present.insert(first, end);
                 }
             }
@@ -288,7 +380,7 @@ impl<'a> Storing<'a> {
         incoming: Incoming,
         size: u64,
     ) -> Result<ContentHash, Failure> {
-        let file = &self.partial.file;
+        let file = self.data();
         let copy = file.try_clone();
         let mut sink = FileSink(copy.map_err(storage)?);
         let (tell, below) = mpsc::channel();
@@ -360,8 +452,11 @@ impl<'a> Storing<'a> {
                         let detail = "the data has more bytes than the receiver takes (--limit)";
                         return Err(Rejection::new(Reason::TooLarge, detail).into());
                     }
-                    let written = self.partial.file.write_all_at(&bytes, position);
-                    written.map_err(storage)?;
+                    let file = &self.partial.file;
+                    let more = end.saturating_sub(file.metadata().map_err(storage)?.len());
+                    let write = || file.write_all_at(&bytes, position).map_err(storage);
+                    let directory = self.shared.directory;
+                    self.shared.quota.grow(more, directory, write)?;
                 }
                 SenderMessage::Finish { size, hash } => {
                     return self.check_whole(size, hash).map_err(Into::into);
@@ -372,7 +467,7 @@ impl<'a> Storing<'a> {
     }
 
     fn check_whole(&self, size: u64, wanted: ContentHash) -> Result<(u64, ContentHash), Rejection> {
-        let file = &self.partial.file;
+        let file = self.data();
         let len = file.metadata().map_err(storage)?.len();
         let (tell, below) = mpsc::channel();
         let _ = tell.send(size);
@@ -390,9 +485,45 @@ impl<'a> Storing<'a> {
 
     /// The part is of no use: the next attempt begins anew.
     fn differs(&self) -> Rejection {
+        let len = self.partial.file.metadata().map_or(0, |it| it.len());
         self.shared.directory.discard(&self.partial);
+        self.shared.quota.give_back(len);
         Rejection::new(Reason::Differs, "")
     }
+}
+
+impl Base {
+    /// The sender wants a comparison; or the file has the size and the time of the offered file, and is probably equal.
+    fn of(shared: &Shared<'_>, offer: &Offer) -> Option<Self> {
+        let offered = offer.size.filter(|size| *size > 0)?;
+        let file = shared.directory.existing(&offer.name)?;
+        let metadata = file.metadata().ok()?;
+        let is_same = (metadata.len(), modified_ns(&metadata)) == (offered, offer.modified_ns);
+        (offer.compares || is_same).then(|| Self {
+            file,
+            size: metadata.len(),
+            offered: BlastRanges::new(),
+            is_equal: false,
+        })
+    }
+}
+
+/// The same bytes at the same place of another file; on file systems that share blocks, without a copy.
+fn copy_range(from: &File, to: &File, position: u64, len: u64) -> std::io::Result<()> {
+    let (mut source, mut target) = (position, position);
+    while target < position + len {
+        let left = usize::try_from(position + len - target).unwrap_or(usize::MAX);
+        match copy_file_range(from, Some(&mut source), to, Some(&mut target), left) {
+            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn unreadable(error: std::io::Error) -> Rejection {
+    Rejection::new(Reason::Storage, format!("read a file: {error}"))
 }
 
 /// Ends a reception, and tells its progress to the thread that hashes.

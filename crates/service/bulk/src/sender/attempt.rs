@@ -25,7 +25,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use super::{
     CONNECT_TIME, CarrierChoice, Event, Input, Item, ReceiverStream, Report, Sender, Watch,
-    rejected,
+    name_at, rejected,
 };
 use crate::{
     BulkError,
@@ -35,6 +35,9 @@ use crate::{
 
 /// Bytes of a blast, about.
 const BLAST_BYTES: u32 = 256 << 10;
+const COMPARED_BYTES_MIN: u32 = 64 << 10;
+/// Blasts of a large file that is compared, about.
+const COMPARED_BLASTS: u64 = 1 << 18;
 /// Payload of a packet: at most that of a frame of 9000 bytes, at least that of the smallest packet of IPv6.
 const PACKET_BYTES_MAX: u32 = 8900;
 const PACKET_BYTES_MIN: u32 = 1180;
@@ -44,7 +47,7 @@ const OVERHEAD_LEN: u32 = 8 + 24 + 16 - 20;
 /// Time for an answer; a receiver reads up to 256 MiB of an unfinished file before it answers.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
 /// Time in which a receiver writes its cached pages to the disk.
-const STORING_TIME: Duration = Duration::from_secs(600);
+pub(super) const STORING_TIME: Duration = Duration::from_secs(600);
 
 /// Receivers that have stored the file, and receivers that have not.
 pub(super) struct AttemptEnd {
@@ -92,7 +95,11 @@ impl Sender<'_> {
     }
 
     /// Receivers with a stream.
-    fn connect(&mut self, receivers: &[usize], failed: &mut Vec<(usize, BulkError)>) -> Vec<usize> {
+    pub(super) fn connect(
+        &mut self,
+        receivers: &[usize],
+        failed: &mut Vec<(usize, BulkError)>,
+    ) -> Vec<usize> {
         let mut connected = Vec::new();
         for &receiver in receivers {
             let peer = &mut self.peers[receiver];
@@ -169,7 +176,11 @@ impl Sender<'_> {
                 packet_bytes = packet_bytes.min(fits).max(PACKET_BYTES_MIN);
             }
         }
-        let packets = BLAST_BYTES / packet_bytes;
+        let blast_bytes = match self.settings.compares {
+            true => compared_bytes(item.size.unwrap_or(0)),
+            false => BLAST_BYTES,
+        };
+        let packets = (blast_bytes / packet_bytes).max(1);
         let layout = Layout::new(packet_bytes, packets)?;
         let blasts = layout.blasts(item.size.unwrap_or(0))?;
         let mut empty = BlastRanges::new();
@@ -238,7 +249,7 @@ impl Sender<'_> {
     }
 
     fn offer(&self, item: &Item, plan: &Plan, receiver: usize) -> Result<Offer, BulkError> {
-        let name = self.peers[receiver].destination.name.clone();
+        let destination = &self.peers[receiver].destination;
         let (sizes, holes) = (plan.sizes, ranges_of(&plan.holes));
         let carrier = match &plan.socket {
             None => Carrier::Stream { sizes, holes },
@@ -251,11 +262,12 @@ impl Sender<'_> {
             },
         };
         Ok(Offer {
-            name: name.unwrap_or_else(|| item.name.clone()),
+            name: name_at(destination, &item.name, item.is_in_tree)?,
             size: item.size,
             permissions: item.permissions,
             modified_ns: item.modified_ns,
             carrier,
+            compares: self.settings.compares,
             #[cfg(feature = "next-version")]
             next: 0,
         })
@@ -493,12 +505,20 @@ impl Sender<'_> {
             .collect()
     }
 
-    fn say(&mut self, receiver: usize, message: &SenderMessage) -> Result<(), BulkError> {
+    pub(super) fn say(
+        &mut self,
+        receiver: usize,
+        message: &SenderMessage,
+    ) -> Result<(), BulkError> {
         let stream = self.peers[receiver].stream.as_mut();
         stream.ok_or(BulkError::Closed)?.send(message)
     }
 
-    fn receive(&mut self, receiver: usize, within: Duration) -> Result<ReceiverMessage, BulkError> {
+    pub(super) fn receive(
+        &mut self,
+        receiver: usize,
+        within: Duration,
+    ) -> Result<ReceiverMessage, BulkError> {
         let watch = self.watch;
         let stream = self.peers[receiver].stream.as_mut();
         let stream = stream.ok_or(BulkError::Closed)?;
@@ -506,7 +526,12 @@ impl Sender<'_> {
     }
 
     /// A receiver takes part no more. After a rejection its stream is still good.
-    fn fail(&mut self, receiver: usize, error: BulkError, failed: &mut Vec<(usize, BulkError)>) {
+    pub(super) fn fail(
+        &mut self,
+        receiver: usize,
+        error: BulkError,
+        failed: &mut Vec<(usize, BulkError)>,
+    ) {
         if !matches!(error, BulkError::Rejected { .. }) {
             self.peers[receiver].stream = None;
         }
@@ -535,6 +560,14 @@ fn copy_of(error: &BulkError) -> BulkError {
         },
         _ => BulkError::OutOfOrder,
     }
+}
+
+/// Bytes of a blast of a file that is compared: small blasts find more equal parts, and each costs a hash in memory.
+fn compared_bytes(size: u64) -> u32 {
+    let bytes = size / COMPARED_BLASTS;
+    u32::try_from(bytes)
+        .unwrap_or(BLAST_BYTES)
+        .clamp(COMPARED_BYTES_MIN, BLAST_BYTES)
 }
 
 fn ranges_of(blasts: &BlastRanges) -> Vec<BlastRange> {
