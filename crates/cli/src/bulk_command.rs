@@ -1,8 +1,9 @@
 //! `outlive send` and `outlive receive`.
 
 use std::{
-    io::{self, IsTerminal, Write},
+    io::{self, IsTerminal, Read, Write},
     net::{SocketAddr, ToSocketAddrs},
+    os::fd::AsFd,
     path::Path,
     sync::{
         Arc, Mutex, PoisonError,
@@ -19,6 +20,7 @@ use bulk::{
 };
 use channel::KeyRing;
 use protocol::bulk::RelativePath;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use serve::{JSON_VERSION, Priority};
 use signal_hook::{
@@ -38,6 +40,11 @@ mod tree;
 /// Pause between two looks of the progress line, and of `progress` events.
 const LINE_PERIOD: Duration = Duration::from_millis(200);
 const EVENT_PERIOD: Duration = Duration::from_secs(1);
+/// Longest wait for standard input before a look at signals.
+const INPUT_CHECK_TIME: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
 /// Most receivers of a transfer.
 const RECEIVER_COUNT_MAX: usize = 64;
 
@@ -257,7 +264,12 @@ fn send_one(sender: &mut Sender<'_>, watch: &SenderWatch, source: &str) -> Outco
     }
     let item = match source {
         "-" => RelativePath::new(b"stdin")
-            .map(|name| Item::stream(Box::new(io::stdin()), name))
+            .map(|name| {
+                let input = Input {
+                    stop: Arc::clone(&watch.stop),
+                };
+                Item::stream(Box::new(input), name)
+            })
             .map_err(BulkError::from),
         path => Item::open(Path::new(path)),
     };
@@ -290,6 +302,25 @@ fn send_one(sender: &mut Sender<'_>, watch: &SenderWatch, source: &str) -> Outco
             }
             outcome.unwrap_or(Outcome::Failed)
         }
+    }
+}
+
+/// Standard input, until a signal comes: a read that waits does not notice the signal.
+struct Input {
+    stop: Arc<AtomicBool>,
+}
+
+impl Read for Input {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let stdin = io::stdin();
+        while !self.stop.load(Ordering::Relaxed) {
+            let mut all = [PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN)];
+            if poll(&mut all, Some(&INPUT_CHECK_TIME))? > 0 {
+                // Not by the buffer of the library: `poll` does not know of bytes there.
+                return Ok(rustix::io::read(&stdin, out)?);
+            }
+        }
+        Err(io::Error::other("stopped by a signal"))
     }
 }
 

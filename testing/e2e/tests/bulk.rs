@@ -94,8 +94,12 @@ impl Scene {
 
     /// `outlive send` in the background.
     fn send(&self, more: &[&str]) -> std::process::Child {
+        self.send_named("image", more)
+    }
+
+    fn send_named(&self, name: &str, more: &[&str]) -> std::process::Child {
         let mut command = self.sender.command(&binaries::outlive().to_string_lossy());
-        command.arg("send").arg(self.path("image"));
+        command.arg("send").arg(self.path(name));
         for receiver in &self.receivers {
             command
                 .arg(SocketAddr::from((receiver.host.address().ipv4(), RECEIVER_PORT)).to_string());
@@ -200,6 +204,44 @@ fn transfer_resumes_after_the_death_of_the_sender() {
     );
     scene.assert_stored(0);
     scene.kill(0);
+}
+
+/// Small files, and a large file between them; the receiver is killed in the midst of each.
+#[test]
+fn tree_arrives_although_the_receiver_is_killed() {
+    let mut scene = Scene::new("bulk-tree", 1);
+    let tree = scene.path("tree");
+    for name in ["a", "c"] {
+        fs::create_dir_all(tree.join(name)).expect("directories");
+        for number in 0..400_usize {
+            let path = tree.join(name).join(format!("{number:03}"));
+            fs::write(path, pattern(number * 50)).expect("space");
+        }
+    }
+    fs::rename(scene.path("image"), tree.join("b")).expect("the file");
+    scene.receivers[0].host.impair(&slow(0.01)).expect("a link");
+    let child = scene.send_named("tree", &[]);
+    let there = scene.receivers[0].directory.join("tree");
+    let count = |name: &str| fs::read_dir(there.join(name)).map_or(0, Iterator::count);
+    wait_until("small files have arrived", || count("a") >= 100);
+    scene.kill(0);
+    scene.start(0, &[]);
+    wait_until("a part of the large file has arrived", || {
+        scene.arrived(0) >= 4 << 20
+    });
+    scene.kill(0);
+    scene.start(0, &[]);
+    wait_until("the rest arrives", || count("c") >= 100);
+    let said = assert_done(child);
+    assert!(said.contains(r#""files":801"#), "{said}");
+    let difference = std::process::Command::new("diff")
+        .arg("-r")
+        .args([&tree, &there])
+        .output();
+    let difference = difference.expect("diff");
+    assert!(difference.status.success(), "{difference:?}");
+    let names = fs::read_dir(&scene.receivers[0].directory).expect("a directory");
+    assert_eq!(names.count(), 1, "nothing else is left");
 }
 
 #[test]

@@ -146,7 +146,7 @@ impl BulkError {
                 }
             }
             Self::Rejected {
-                reason: Reason::Busy | Reason::Full | Reason::NoSpace | Reason::Ends,
+                reason: Reason::Busy | Reason::Full | Reason::NoSpace,
                 ..
             } => Fault::InTheWay,
             Self::Rejected { .. }
@@ -167,7 +167,7 @@ impl BulkError {
             Self::PeersLost | Self::Closed | Self::Silent => true,
             Self::Channel(error) => !error.is_configuration(),
             Self::Rejected { reason, .. } => {
-                matches!(reason, Reason::Ends | Reason::Busy | Reason::Full)
+                matches!(reason, Reason::Busy | Reason::Full)
             }
             _ => false,
         }

@@ -197,7 +197,4 @@ pub enum Reason {
     /// The receiver has as many transfers as it takes.
     #[error("the receiver has as many transfers as it takes at once")]
     Full,
-    /// The receiver ends.
-    #[error("the receiver ends")]
-    Ends,
 }

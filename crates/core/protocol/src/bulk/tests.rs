@@ -95,7 +95,7 @@ fn entry(kind: EntryKind) -> SenderMessage {
     })
 }
 
-const REASONS: [Reason; 11] = [
+const REASONS: [Reason; 10] = [
     Reason::OutOfOrder,
     Reason::Busy,
     Reason::Taken,
@@ -106,7 +106,6 @@ const REASONS: [Reason; 11] = [
     Reason::Differs,
     Reason::Sizes,
     Reason::Full,
-    Reason::Ends,
 ];
 
 fn accept(port: Option<NonZeroU16>) -> ReceiverMessage {

@@ -349,12 +349,22 @@ impl<'a> Storing<'a> {
         let Some(size) = self.offer.size else {
             return Err(out_of_order());
         };
-        let socket = DataSocket::bind_shared(stream.local()?)?;
-        let from = SocketAddr::new(stream.peer()?.ip(), port.get());
-        socket.connect(from)?;
-        let own = NonZeroU16::new(socket.local()?.port());
+        // The address may have a scope (link-local IPv6).
+        let mut from = stream.peer()?;
+        from.set_port(port.get());
         let answer_key = fresh_key();
-        self.agree(stream, sender, own, answer_key)?;
+        let socket = match data_socket(stream, from) {
+            Ok((socket, own)) => {
+                self.agree(stream, sender, own, answer_key)?;
+                socket
+            }
+            // The sender offers the file again, by the control stream.
+            Err(error) => {
+                tracing::warn!(%error, "no UDP port for a transfer");
+                self.agree(stream, sender, None, answer_key)?;
+                return self.next(stream).and(Err(out_of_order()));
+            }
+        };
         let incoming = Incoming {
             transfer,
             sender: from,
@@ -506,6 +516,17 @@ impl Base {
             is_equal: false,
         })
     }
+}
+
+/// A socket for the packets of a sender, and its port.
+fn data_socket(
+    stream: &SenderStream,
+    from: SocketAddr,
+) -> Result<(DataSocket, Option<NonZeroU16>), BulkError> {
+    let socket = DataSocket::bind_shared(stream.local()?)?;
+    socket.connect(from)?;
+    let port = NonZeroU16::new(socket.local()?.port());
+    Ok((socket, port))
 }
 
 /// The same bytes at the same place of another file; on file systems that share blocks, without a copy.

@@ -100,20 +100,35 @@ impl Sender<'_> {
         receivers: &[usize],
         failed: &mut Vec<(usize, BulkError)>,
     ) -> Vec<usize> {
-        let mut connected = Vec::new();
-        for &receiver in receivers {
-            let peer = &mut self.peers[receiver];
-            if peer.stream.is_none() {
-                let key = &self.settings.key;
-                match ReceiverStream::connect(peer.destination.address, key, CONNECT_TIME) {
-                    Ok(stream) => peer.stream = Some(stream),
-                    Err(error) => {
-                        failed.push((receiver, error));
-                        continue;
+        let key = &self.settings.key;
+        let numbered = self.peers.iter_mut().enumerate();
+        let wanted = numbered.filter(|(receiver, _)| receivers.contains(receiver));
+        // At the same time: a receiver that is off costs the others no time but its own.
+        let outcomes: Vec<(usize, Result<(), BulkError>)> = thread::scope(|scope| {
+            let connecting = wanted.map(|(receiver, peer)| {
+                let connect = move || {
+                    if peer.stream.is_none() {
+                        let address = peer.destination.address;
+                        peer.stream = Some(ReceiverStream::connect(address, key, CONNECT_TIME)?);
                     }
-                }
+                    Ok(())
+                };
+                (receiver, scope.spawn(connect))
+            });
+            let connecting: Vec<_> = connecting.collect();
+            let joined = connecting.into_iter().map(|(receiver, it)| {
+                let outcome = it.join();
+                let outcome = outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                (receiver, outcome)
+            });
+            joined.collect()
+        });
+        let mut connected = Vec::new();
+        for (receiver, outcome) in outcomes {
+            match outcome {
+                Ok(()) => connected.push(receiver),
+                Err(error) => failed.push((receiver, error)),
             }
-            connected.push(receiver);
         }
         connected
     }
@@ -327,10 +342,12 @@ impl Sender<'_> {
         };
         let mut targets = Vec::new();
         for agreement in agreements {
-            let address = self.peers[agreement.receiver].destination.address;
-            let port = agreement.acceptance.port.ok_or(BulkError::OutOfOrder)?;
+            // The address may have a scope (link-local IPv6).
+            let mut address = self.peers[agreement.receiver].destination.address;
+            let port = agreement.acceptance.port.ok_or(BulkError::NoDatagrams)?;
+            address.set_port(port.get());
             targets.push(Target {
-                address: SocketAddr::new(address.ip(), port.get()),
+                address,
                 key: PacketKey::Secret(agreement.acceptance.key.0),
                 credit: agreement
                     .present

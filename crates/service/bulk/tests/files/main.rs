@@ -54,6 +54,28 @@ fn file_arrives_under_its_name_with_its_time() {
 }
 
 #[test]
+fn data_travels_in_the_stream_if_another_program_has_the_udp_port() {
+    let key = key();
+    let host = Host::start(&key);
+    let _other = std::net::UdpSocket::bind(host.address).expect("a free port");
+    let data = pattern(1_000_000);
+    let (_directory, path) = source(&data);
+    let watch = SenderWatch::new(u64::MAX);
+    let automatic = sender::Settings {
+        carrier: CarrierChoice::Auto,
+        ..settings(&key)
+    };
+    send(&path, vec![host.to()], &automatic, &watch).expect("stored");
+    assert!(fs::read(host.path("image")).expect("a file") == data);
+    let refused = send(&path, vec![host.to()], &settings(&key), &watch);
+    let refused = refused.expect_err("no port");
+    assert!(
+        matches!(refused[..], [(0, BulkError::NoDatagrams)]),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn empty_file_arrives() {
     let key = key();
     let host = Host::start(&key);
