@@ -2,8 +2,8 @@
 //! Implementation of Bulk Data Transfer Protocols*, Rice University 1989, sections 5 and 6), printed beside the paper's
 //! own figures.
 //!
-//! [`model`] is the simulation, [`published`] has the paper's figures, [`report`] shows both side by side. [`tables`] is
-//! `make paper ARGS=--blast`: the experiments that the paper measured.
+//! [`model`] is the simulation, [`published`] has the paper's figures, [`report`] shows both side by side. [`tables`]
+//! is `make paper ARGS=--blast`: the experiments that the paper measured.
 
 mod model;
 mod published;

@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use blast::{BlastRanges, Layout, Policy, Settings};
 use bulk::carrier::{
-    DataSocket, FileSink, Incoming, MappedSink, MemorySink, MemorySource, Outgoing, PacketKey,
-    Placement, Reception, Sink, Target, receive, send,
+    self, DataSocket, FileSink, Incoming, MappedSink, MemorySink, MemorySource, Outgoing,
+    PacketKey, Placement, Reception, Sink, receive, send,
 };
 use lab::Host;
 use rustix::time::{ClockId, clock_gettime};
@@ -25,7 +25,7 @@ const PEER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Where the bytes go.
 #[derive(Debug, Clone)]
-pub enum Place {
+pub enum Target {
     /// Memory that has its pages.
     Memory,
     /// A file that has its pages, in a file system that may be memory.
@@ -48,7 +48,7 @@ pub struct Transfer {
     /// Where payloads are received.
     pub placement: Placement,
     /// Where they go.
-    pub place: Place,
+    pub target: Target,
     /// Packets are encrypted, as always outside of experiments.
     pub is_encrypted: bool,
 }
@@ -124,7 +124,7 @@ impl Transfer {
                 round_trip: Duration::from_millis(1),
                 peer_timeout: PEER_TIMEOUT,
             },
-            targets: vec![Target {
+            targets: vec![carrier::Target {
                 address: to,
                 key: KEYS[1],
                 credit: self.ahead,
@@ -179,10 +179,10 @@ impl Transfer {
     fn sink(&self) -> Result<(Box<dyn Sink>, bool)> {
         let size = usize::try_from(self.size)?;
         let is_mapped = self.placement != Placement::Copied;
-        let (path, is_new) = match &self.place {
-            Place::Memory => return Ok((Box::new(MemorySink(vec![1; size])), false)),
-            Place::File(path) => (path, false),
-            Place::NewFile(path) => (path, true),
+        let (path, is_new) = match &self.target {
+            Target::Memory => return Ok((Box::new(MemorySink(vec![1; size])), false)),
+            Target::File(path) => (path, false),
+            Target::NewFile(path) => (path, true),
         };
         let file = File::options();
         let mut file = file.clone();

@@ -10,10 +10,12 @@ use crate::units;
 /// Options of `outlive send`.
 #[derive(Debug, Args)]
 pub(crate) struct Send {
-    /// Files, directories, block devices or `-` (standard input), and behind them the receivers, as HOST:PORT or HOST:PORT/NAME
+    /// Files, directories, block devices or `-` (standard input), and behind them the receivers, as HOST:PORT or
+    /// HOST:PORT/NAME
     ///
     /// NAME is the path below the receiver's directory [default: the name of the file or directory]; standard input
-    /// and several receivers of one file may have one, several files may not. A file called like a receiver is written ./NAME.
+    /// and several receivers of one file may have one, several files may not. A file called like a receiver is written
+    /// ./NAME.
     #[arg(value_name = "PATH... HOST:PORT[/NAME]", required = true, num_args = 1..)]
     pub(crate) sources_and_receivers: Vec<String>,
     /// File whose first key the receivers accept (see `outlive key`)

@@ -296,9 +296,9 @@ impl Receiver {
         })
     }
 
-    /// The packets that are expected next, at most `count`, in `out`, which is empty: the packets behind the newest packet, without packets that
-    /// are there. The list ends before a packet that is shorter than the others. While the size of the transfer is
-    /// unknown, a packet may be received behind the end.
+    /// The packets that are expected next, at most `count`, in `out`, which is empty: the packets behind the newest
+    /// packet, without packets that are there. The list ends before a packet that is shorter than the others. While
+    /// the size of the transfer is unknown, a packet may be received behind the end.
     ///
     /// The network rarely changes the order, and a sender does not interrupt a round. So after a loss, or when a blast
     /// is repeated in part, one prediction is wrong, and the next is right.

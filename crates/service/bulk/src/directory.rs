@@ -1,5 +1,5 @@
-//! The directory of a receiver. A file appears under its name when it is whole: until then it lies in a directory for
-//! unfinished files, where the next attempt finds it. No link is followed, and no name leads out of the directory.
+//! The directory of a receiver. A whole file appears under the file's name. An unfinished file lies in a directory for
+//! such files, where the next attempt finds the part. No link is followed, and no name leads out of the directory.
 
 use std::{
     ffi::OsStr,
@@ -436,7 +436,7 @@ fn permissions_of(attributes: Attributes) -> Mode {
 }
 
 fn times_of(attributes: Attributes) -> Timestamps {
-    const SECOND: u64 = 1_000_000_000;
+    const SECOND_NS: u64 = 1_000_000_000;
     let omitted = Timespec {
         tv_sec: 0,
         tv_nsec: UTIME_OMIT,
@@ -447,8 +447,8 @@ fn times_of(attributes: Attributes) -> Timestamps {
             // Of a stream: now.
             0 => omitted,
             _ => Timespec {
-                tv_sec: i64::try_from(attributes.modified_ns / SECOND).unwrap_or(i64::MAX),
-                tv_nsec: i64::try_from(attributes.modified_ns % SECOND).unwrap_or(0),
+                tv_sec: i64::try_from(attributes.modified_ns / SECOND_NS).unwrap_or(i64::MAX),
+                tv_nsec: i64::try_from(attributes.modified_ns % SECOND_NS).unwrap_or(0),
             },
         },
     }

@@ -275,6 +275,11 @@ impl<'a> Sender<'a> {
         }
     }
 
+    /// Sends a tree to all receivers. A part that fails costs no other part; a receiver that is lost gets no more.
+    pub fn send_tree(&mut self, tree: Tree, on_event: &mut dyn FnMut(TreeEvent<'_>)) -> TreeReport {
+        tree_transfer::send(self, tree, on_event)
+    }
+
     /// Attempts, until no receiver is left for which another one could help.
     fn repeat(
         &mut self,

@@ -24,6 +24,7 @@ mod unknown_flows;
 
 pub use outbox::{Outbox, Outgoing, Peer};
 pub use replication::Replication;
+pub(crate) use session::answer_standby;
 pub use session::{AckPolicy, LinkStatistics, Session};
 pub(crate) use sessions::Attachment;
 pub use sessions::{Forgotten, Greeting, Inherited, NotYet, SILENCE, Sessions};

@@ -24,7 +24,7 @@ use crate::{
     error::{ServeError, SystemContext as _},
     images::Images,
     lease_client::LOGGER_CONNECT_TIMEOUT,
-    logger_client::LoggerClient,
+    logger_client::{LoggerClient, read_stored_image, stored_image},
     standby_eligibility,
 };
 
@@ -151,7 +151,7 @@ impl Shared {
                 stream.insert(called)
             }
         };
-        match logger.stored_image(&self.service)? {
+        match stored_image(logger, &self.service)? {
             Some(image) if self.state().whole != Some(image.number) => self.fetch(logger, &image),
             Some(_) => Ok(()),
             None => {
@@ -169,7 +169,7 @@ impl Shared {
         let mut from = 0;
         while from < image.length {
             let asked = clock::now();
-            let bytes = logger.read_stored_image(&self.service, image.number, from, PIECE_BYTES)?;
+            let bytes = read_stored_image(logger, &self.service, image.number, from, PIECE_BYTES)?;
             if bytes.is_empty() {
                 return Ok(()); // the serving host has made another image
             }

@@ -36,7 +36,9 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use south_model::{Digest, DigestSeed};
 use wire::{FlowId, SeqNumber};
 
-pub(crate) use self::determinants::{ImageReply, ImageState, Streams};
+pub(crate) use self::determinants::{
+    ImageReply, ImageState, Streams, read_stored_image, stored_image,
+};
 use self::stream::Stream;
 use crate::{
     config::ServeConfig,

@@ -6,7 +6,7 @@ use std::thread;
 
 use anyhow::{Context, Result};
 use bulk::carrier::Placement;
-use harness::transfer::{Cost, Place, Transfer};
+use harness::transfer::{Cost, Target, Transfer};
 
 use crate::Bench;
 use crate::figure::{Aim, Figure};
@@ -87,11 +87,11 @@ fn set_frame(bench: &Bench, bytes: u32) -> Result<()> {
 }
 
 /// The kinds of places, and their names.
-fn places(bench: &Bench) -> [(&'static str, Place); 3] {
+fn places(bench: &Bench) -> [(&'static str, Target); 3] {
     [
-        ("memory", Place::Memory),
-        ("file", Place::File(bench.stage.file("placed"))),
-        ("new_file", Place::NewFile(bench.stage.file("placed.new"))),
+        ("memory", Target::Memory),
+        ("file", Target::File(bench.stage.file("placed"))),
+        ("new_file", Target::NewFile(bench.stage.file("placed.new"))),
     ]
 }
 
@@ -109,7 +109,7 @@ fn of_row(bench: &Bench, row: &Row, packet_bytes: u32) -> Result<Vec<Figure>> {
                 ahead: row.ahead,
                 size: bench.size(row.sizes[0], row.sizes[1]),
                 placement,
-                place: place.clone(),
+                target: place.clone(),
                 is_encrypted,
             };
             let mut ratios = [Vec::new(), Vec::new()];
@@ -227,7 +227,7 @@ fn two_senders(bench: &Bench) -> Result<Vec<Figure>> {
         ahead: 16,
         size: bench.size(512 << 20, 128 << 20),
         placement: Placement::Placed,
-        place: Place::Memory,
+        target: Target::Memory,
         is_encrypted: true,
     };
     let stage = &bench.stage;

@@ -13,7 +13,7 @@ use super::{Receiver, TRANSFER_TIMEOUT, file_of, start_iperf, tcp};
 use crate::Bench;
 use crate::figure::{Aim, Figure, ratios};
 
-const PORT: u16 = 7700;
+const NETCAT_PORT: u16 = 7700;
 const SSH_PORT: u16 = 7722;
 /// The path of the wide area: bits in a second, one way, and lost packets.
 const WIDE_RATE: u64 = 100_000_000;
@@ -133,15 +133,15 @@ fn netcat(bench: &Bench, file: &Path) -> Result<f64> {
         command
     };
     let log = stage.file("nc.log");
-    let line = format!("exec nc -l -N {PORT} > {}", copied.display());
+    let line = format!("exec nc -l -N {NETCAT_PORT} > {}", copied.display());
     let listener = stage
         .server
         .spawn(&mut shell(&stage.server, line), &Output::File(log.clone()))?;
     stage
         .testbed
-        .await_listener(&stage.server, PORT, &listener, &log)?;
+        .await_listener(&stage.server, NETCAT_PORT, &listener, &log)?;
     let to = stage.server.address().ipv4();
-    let line = format!("exec nc -N {to} {PORT} < {}", file.display());
+    let line = format!("exec nc -N {to} {NETCAT_PORT} < {}", file.display());
     let begun = Instant::now();
     timed(bench, &stage.client, &mut shell(&stage.client, line))?;
     finished(&listener, &bench.interrupt, &log)?;

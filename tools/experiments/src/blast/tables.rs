@@ -12,7 +12,7 @@ use bulk::carrier::Placement;
 use harness::machine::{Machine, commit};
 use harness::quantile::quantile;
 use harness::task::Interrupt;
-use harness::transfer::{Place, Transfer};
+use harness::transfer::{Target, Transfer};
 use lab::Lab;
 use serde_json::json;
 
@@ -21,7 +21,7 @@ use super::published::{BLAST_SIZES, LARGE_RATES};
 /// Payload of a packet, as in the paper.
 const PACKET_BYTES: u32 = 1024;
 /// Blasts of a measured transfer.
-const BLASTS: u64 = 2000;
+const BLAST_COUNT: u64 = 2000;
 const PLACEMENTS: [Placement; 3] = [Placement::Placed, Placement::Misplaced, Placement::Copied];
 
 /// A row, and its measures: microseconds of a blast, elapsed and of the receiver's processor, by placement.
@@ -73,9 +73,9 @@ pub(crate) fn run(interrupt: &Interrupt, rounds: u16, output: &Path) -> Result<(
             packet_bytes: PACKET_BYTES,
             packets: kilobytes,
             ahead,
-            size: BLASTS * u64::from(kilobytes) << 10,
+            size: (BLAST_COUNT * u64::from(kilobytes)) << 10,
             placement,
-            place: Place::Memory,
+            target: Target::Memory,
             is_encrypted: false,
         };
         let mut samples = PLACEMENTS.map(|_| (Vec::new(), Vec::new()));
@@ -86,7 +86,7 @@ pub(crate) fn run(interrupt: &Interrupt, rounds: u16, output: &Path) -> Result<(
                 let arrived = cost.reception.placed + cost.reception.moved;
                 let is_placed = placement != Placement::Copied;
                 ensure!(!is_placed || arrived > 0, "no packet was placed");
-                let blasts = f64::from(u32::try_from(BLASTS)?);
+                let blasts = f64::from(u32::try_from(BLAST_COUNT)?);
                 elapsed.push(cost.elapsed.as_secs_f64() * 1e6 / blasts);
                 processor.push(cost.seconds() * 1e6 / blasts);
             }

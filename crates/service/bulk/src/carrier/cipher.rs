@@ -20,31 +20,25 @@ pub enum PacketKey {
     None,
 }
 
-/// The algorithm with a key.
-pub(crate) enum Cipher {
-    Secret(LessSafeKey),
-    #[cfg(feature = "experiments")]
-    None,
-}
+/// The algorithm with a key; `None`: [`PacketKey::None`].
+pub(crate) struct Cipher(Option<LessSafeKey>);
 
 impl Cipher {
     pub(crate) fn new(key: &PacketKey) -> Self {
         match key {
             PacketKey::Secret(key) => match UnboundKey::new(&AES_128_GCM, key) {
-                Ok(key) => Self::Secret(LessSafeKey::new(key)),
+                Ok(key) => Self(Some(LessSafeKey::new(key))),
                 Err(_) => unreachable!("the key has the length of the algorithm"),
             },
             #[cfg(feature = "experiments")]
-            PacketKey::None => Self::None,
+            PacketKey::None => Self(None),
         }
     }
 
     /// Encrypts `payload` in place, and writes the tag.
     pub(crate) fn seal(&self, nonce: [u8; 12], header: &[u8], payload: &mut [u8], tag: &mut [u8]) {
-        let key = match self {
-            Self::Secret(key) => key,
-            #[cfg(feature = "experiments")]
-            Self::None => return,
+        let Some(key) = &self.0 else {
+            return;
         };
         let nonce = Nonce::assume_unique_for_key(nonce);
         let Ok(sealed) = key.seal_in_place_separate_tag(nonce, Aad::from(header), payload) else {
@@ -61,10 +55,8 @@ impl Cipher {
         payload: &mut [u8],
         tag: [u8; TAG_LEN],
     ) -> bool {
-        let key = match self {
-            Self::Secret(key) => key,
-            #[cfg(feature = "experiments")]
-            Self::None => return true,
+        let Some(key) = &self.0 else {
+            return true;
         };
         let nonce = Nonce::assume_unique_for_key(nonce);
         let tag = Tag::from(tag);

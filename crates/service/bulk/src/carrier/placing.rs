@@ -3,7 +3,7 @@
 //! A read of the socket gives the kernel a row of buffers. The payloads of the packets that are expected next have
 //! their buffers in the memory of the transfer; headers and tags have buffers elsewhere. A packet that was not expected
 //! lies at the position of another packet, and is copied after the acknowledgement. A foreign or forged packet does the
-//! same harm as a lost one: a packet that still lacks is received over its bytes.
+//! same harm as a lost packet: a missing packet is received over the foreign bytes.
 
 use std::{io::IoSliceMut, ops::Range};
 
@@ -25,12 +25,12 @@ const JOINED_MAX: usize = 64;
 /// Space for datagrams that no prediction has room for: the longest that the kernel hands out.
 const OVERFLOW_BYTES: usize = 64 * 1024;
 /// Buffers of a datagram: header, payload, tag.
-const PIECES: usize = 3;
+const BUFFERS_PER_DATAGRAM: usize = 3;
 
 /// Where payloads are received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
-    /// In buffers of the receiver, which hands them to the sink: one copy, out of the processor's cache.
+    /// In buffers of the receiver, and copied to the sink out of the processor's cache.
     Copied,
     /// At their final positions, if the sink has memory.
     Placed,
@@ -179,14 +179,15 @@ impl Placing {
             places[*number] = IoSliceMut::new(payload);
             (rest, begun) = (behind, place.end);
         }
-        let mut row: [IoSliceMut<'_>; PIECES * JOINED_MAX + 1] = std::array::from_fn(|_| empty());
+        let mut row: [IoSliceMut<'_>; BUFFERS_PER_DATAGRAM * JOINED_MAX + 1] =
+            std::array::from_fn(|_| empty());
         let pieces = self.headers.iter_mut().zip(places).zip(&mut self.tags);
         for (number, ((header, place), tag)) in pieces.enumerate().take(self.expected.len()) {
-            row[PIECES * number] = IoSliceMut::new(header);
-            row[PIECES * number + 1] = place;
-            row[PIECES * number + 2] = IoSliceMut::new(tag);
+            row[BUFFERS_PER_DATAGRAM * number] = IoSliceMut::new(header);
+            row[BUFFERS_PER_DATAGRAM * number + 1] = place;
+            row[BUFFERS_PER_DATAGRAM * number + 2] = IoSliceMut::new(tag);
         }
-        let used = PIECES * self.expected.len();
+        let used = BUFFERS_PER_DATAGRAM * self.expected.len();
         row[used] = IoSliceMut::new(&mut self.overflow);
         socket.receive_row(&mut row[..=used], &mut self.control)
     }

@@ -179,7 +179,7 @@ impl DataSocket {
     pub(crate) fn receive_row(
         &self,
         row: &mut [IoSliceMut<'_>],
-        control: &mut Vec<u8>,
+        control: &mut [u8],
     ) -> io::Result<Option<Scattered>> {
         let descriptor = self.socket.as_raw_fd();
         let flags = MsgFlags::MSG_DONTWAIT;

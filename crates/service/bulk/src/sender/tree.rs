@@ -1,5 +1,5 @@
-//! A directory with all that is in it, in an order in which it can be stored: a directory, its contents by name, and
-//! the directory once more.
+//! A directory and the contents, in the order of storing: a directory, the contents by name, and the directory once
+//! more.
 
 use std::{
     ffi::OsString,
@@ -18,7 +18,7 @@ use crate::BulkError;
 
 /// A part of a tree.
 pub enum Part {
-    /// A part that fits into a message. Its name is below the tree.
+    /// A part that fits into a message. The name begins with that of the tree.
     Entry(Entry),
     /// A larger file.
     File(Box<Item>),
@@ -29,7 +29,7 @@ pub enum Part {
         /// Why it is not sent.
         reason: &'static str,
     },
-    /// A part that cannot be read, or whose name no receiver takes.
+    /// An unreadable part, or a part with a name that no receiver takes.
     Failed {
         /// Where it is.
         path: PathBuf,
@@ -43,11 +43,11 @@ pub struct Tree {
     root: PathBuf,
     /// The tree's own name.
     name: RelativePath,
-    /// The next steps, the last first.
-    steps: Vec<Step>,
+    /// Paths to visit, the next last.
+    visits: Vec<Visit>,
 }
 
-enum Step {
+enum Visit {
     /// A path below the root.
     Enter(Vec<OsString>),
     Leave(Vec<OsString>, Metadata),
@@ -68,7 +68,7 @@ impl Tree {
         Ok(Some(Self {
             name: RelativePath::new(name.as_bytes())?,
             root,
-            steps: vec![Step::Enter(Vec::new())],
+            visits: vec![Visit::Enter(Vec::new())],
         }))
     }
 
@@ -104,14 +104,14 @@ impl Tree {
                 .and_then(|entries| entries.map(|entry| Ok(entry?.file_name())).collect())
                 .map_err(BulkError::Source)?;
             let part = entry_of(name, &metadata, EntryKind::Directory);
-            self.steps.push(Step::Leave(below.clone(), metadata));
+            self.visits.push(Visit::Leave(below.clone(), metadata));
             names.sort_unstable_by(|a, b| b.cmp(a));
-            let steps = names.into_iter().map(|name| {
+            let visits = names.into_iter().map(|name| {
                 let mut path = below.clone();
                 path.push(name);
-                Step::Enter(path)
+                Visit::Enter(path)
             });
-            self.steps.extend(steps);
+            self.visits.extend(visits);
             return Ok(Part::Entry(part));
         }
         if kind.is_symlink() {
@@ -137,9 +137,9 @@ impl Iterator for Tree {
     type Item = Part;
 
     fn next(&mut self) -> Option<Part> {
-        let (below, part) = match self.steps.pop()? {
-            Step::Enter(below) => (below.clone(), self.enter(below)),
-            Step::Leave(below, metadata) => {
+        let (below, part) = match self.visits.pop()? {
+            Visit::Enter(below) => (below.clone(), self.enter(below)),
+            Visit::Leave(below, metadata) => {
                 let name = self.name_of(&below).map_err(BulkError::from);
                 let part = name
                     .map(|name| Part::Entry(entry_of(name, &metadata, EntryKind::DirectoryEnd)));

@@ -65,21 +65,24 @@ struct Transfer<'s, 'a> {
     report: TreeReport,
 }
 
-impl Sender<'_> {
-    /// Sends a tree to all receivers. A part that fails costs no other part; a receiver that is lost gets no more.
-    pub fn send_tree(&mut self, tree: Tree, on_event: &mut dyn FnMut(TreeEvent<'_>)) -> TreeReport {
-        let mut transfer = Transfer {
-            sender: self,
-            on_event,
-            entries: Vec::new(),
-            bytes: 0,
-            report: TreeReport::default(),
-        };
-        transfer.run(tree);
-        let report = transfer.report;
-        self.peers.iter_mut().for_each(|peer| peer.is_gone = false);
-        report
-    }
+/// As [`Sender::send_tree`].
+pub(super) fn send(
+    sender: &mut Sender<'_>,
+    tree: Tree,
+    on_event: &mut dyn FnMut(TreeEvent<'_>),
+) -> TreeReport {
+    let mut transfer = Transfer {
+        sender,
+        on_event,
+        entries: Vec::new(),
+        bytes: 0,
+        report: TreeReport::default(),
+    };
+    transfer.run(tree);
+    let report = transfer.report;
+    let peers = &mut transfer.sender.peers;
+    peers.iter_mut().for_each(|peer| peer.is_gone = false);
+    report
 }
 
 impl Transfer<'_, '_> {

@@ -21,6 +21,7 @@ mod restoration;
 mod segments;
 mod truncation;
 
+pub(crate) use self::determinants::answer_standby;
 use super::acks::Acks;
 use super::flows::{Flow, Flows};
 use super::outbox::{Outbox, Peer};

@@ -80,6 +80,8 @@ pub(super) enum Over {
     Replaced,
     /// An operator has the response.
     Answered,
+    /// A standby has asked for images.
+    HasImages,
 }
 
 /// The host of a stream that has claimed addresses, as shown to other hosts.
@@ -117,8 +119,6 @@ pub(super) struct Client {
     pub(super) serves: bool,
     /// The stream replicates the determinants of a service. Replication needs no session either.
     pub(super) replication: Option<Replication>,
-    /// A standby asks for images on the stream, which needs no session.
-    pub(super) asks_for_images: bool,
     /// A service, and the response that leaves once the decision about this service is stored.
     pub(super) withheld: Option<(String, Response)>,
 }
@@ -150,7 +150,6 @@ impl Client {
             asks: None,
             serves: false,
             replication: None,
-            asks_for_images: false,
             withheld: None,
         })
     }

@@ -1,9 +1,9 @@
 //! The loop's side of the replicas of a service.
 
-use protocol::control::{Edition, Request, Response};
+use protocol::control::{Edition, Response};
 
 use super::{Service, client::ClientError};
-use crate::link::{Replication, Session};
+use crate::link::Replication;
 
 impl Service {
     /// A hot standby replicates the determinants of a service.
@@ -36,19 +36,6 @@ impl Service {
             client.say(&answer)?;
         }
         Ok(())
-    }
-
-    /// A standby asks for the image at the beginning of a service's record, or for a part of the image.
-    pub(super) fn image_for_standby(
-        &mut self,
-        at: usize,
-        service: &str,
-        request: &Request,
-    ) -> Result<(), ClientError> {
-        let client = &mut self.clients[at];
-        client.asks_for_images = true;
-        let session = self.sessions.followed(service, client.key_name());
-        client.say(&Session::image_for_standby(session, request))
     }
 
     /// Sends new determinants to the replicas, as fast as they read.

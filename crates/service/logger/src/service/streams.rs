@@ -19,7 +19,7 @@ use super::{
     client::{Client, ClientError, Over},
     reload,
 };
-use crate::link::{Greeting, Inherited};
+use crate::link::{Greeting, Inherited, answer_standby};
 
 /// Limit of control streams, streams without a proven key included: well below the usual limit of descriptors.
 const MAX_CLIENTS: usize = 512;
@@ -116,7 +116,12 @@ impl Service {
                     None,
                     ref request @ (Request::StoredImage { ref service }
                     | Request::ReadStoredImage { ref service, .. }),
-                ) => self.image_for_standby(at, service, request)?,
+                ) => {
+                    let client = &mut self.clients[at];
+                    client.over = Some(Over::HasImages);
+                    let session = self.sessions.followed(service, client.key_name());
+                    client.say(&answer_standby(session, request))?;
+                }
                 (None, Request::Connections) => self.connections_followed(at)?,
                 (Some(instance), Request::Rekey) => {
                     if let (Ok((up, down)), Some(session)) =
@@ -278,11 +283,7 @@ impl Service {
     pub(super) fn dismiss(&mut self, at: usize, why: &ClientError, tell: &mut dyn FnMut(&Event)) {
         let client = self.clients.swap_remove(at);
         let Some(instance) = client.instance else {
-            let serves = client.over.is_some()
-                || client.asks.is_some()
-                || client.replication.is_some()
-                || client.asks_for_images;
-            if !serves {
+            if client.over.is_none() && client.asks.is_none() && client.replication.is_none() {
                 let refused = self
                     .refusals
                     .refused(client.remote, why.to_string(), Instant::now());

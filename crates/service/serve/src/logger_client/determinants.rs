@@ -136,35 +136,6 @@ impl LoggerClient {
         self.read_pieces(from, length, piece, take)
     }
 
-    /// The image at the beginning of a service's record, for a standby.
-    pub(crate) fn stored_image(&mut self, service: &str) -> Result<Option<KeptImage>, ServeError> {
-        let service = service.to_owned();
-        match self.ask(&Request::StoredImage { service })? {
-            Response::StoredImage { image } => Ok(image),
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// At most `max_len` bytes of that image from there on; none if the logger does not have that image any more.
-    pub(crate) fn read_stored_image(
-        &mut self,
-        service: &str,
-        image: u64,
-        from: u64,
-        max_len: u32,
-    ) -> Result<Vec<u8>, ServeError> {
-        let service = service.to_owned();
-        match self.ask(&Request::ReadStoredImage {
-            service,
-            image,
-            from,
-            max_len,
-        })? {
-            Response::ImageBytes { bytes } => Ok(bytes),
-            other => Err(unexpected(&other)),
-        }
-    }
-
     /// From there to there, by such requests.
     fn read_pieces(
         &mut self,
@@ -229,5 +200,38 @@ impl LoggerClient {
     /// Cut an incomplete determinant, on which no output depends.
     pub(crate) fn cut_determinants(&mut self, process: u32, length: u64) -> Result<(), ServeError> {
         self.send(&Request::CutDeterminants { process, length })
+    }
+}
+
+/// The image at the beginning of a service's record, for a standby.
+pub(crate) fn stored_image(
+    logger: &mut LoggerClient,
+    service: &str,
+) -> Result<Option<KeptImage>, ServeError> {
+    let service = service.to_owned();
+    match logger.ask(&Request::StoredImage { service })? {
+        Response::StoredImage { image } => Ok(image),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// At most `max_len` bytes of that image from there on; none if the logger does not have that image any more.
+pub(crate) fn read_stored_image(
+    logger: &mut LoggerClient,
+    service: &str,
+    image: u64,
+    from: u64,
+    max_len: u32,
+) -> Result<Vec<u8>, ServeError> {
+    let service = service.to_owned();
+    let request = Request::ReadStoredImage {
+        service,
+        image,
+        from,
+        max_len,
+    };
+    match logger.ask(&request)? {
+        Response::ImageBytes { bytes } => Ok(bytes),
+        other => Err(unexpected(&other)),
     }
 }

@@ -49,7 +49,7 @@ pub(super) struct Standby {
 
 impl Standby {
     /// The serving host makes images: they come here before they are needed.
-    fn fetch_images_ahead(&mut self, config: &ServeConfig, run_dir: &Path) {
+    fn prefetch_images(&mut self, config: &ServeConfig, run_dir: &Path) {
         match ImagePrefetch::start(config, run_dir) {
             Ok(images) => self.images = images,
             // A takeover reports the reason, or fetches the image.
@@ -115,7 +115,7 @@ impl Service {
                 self.emit(Event::StandbyStarted { epoch, host });
                 if self.standby.images.is_none() {
                     let run_dir = self.resources.lock.directory().to_owned();
-                    self.standby.fetch_images_ahead(&self.config, &run_dir);
+                    self.standby.prefetch_images(&self.config, &run_dir);
                 }
             }
             let other = other_determinants(&self.config, position.hosts.determinants);

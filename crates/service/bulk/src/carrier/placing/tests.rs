@@ -9,9 +9,9 @@ use crate::carrier::PacketKey;
 
 const KEY: PacketKey = PacketKey::Secret([3; 16]);
 const PACKET_BYTES: u32 = 100;
-const PACKETS: u16 = 7;
+const PACKETS_PER_BLAST: u16 = 7;
 /// Three blasts and a part of a fourth: the last packet is shorter than the others.
-const SIZE: usize = 2437;
+const SIZE_BYTES: usize = 2437;
 
 /// A datagram of a row that leaves at once.
 #[derive(Debug, Clone, Copy)]
@@ -25,25 +25,25 @@ enum Sent {
 }
 
 fn layout() -> Layout {
-    Layout::new(PACKET_BYTES, PACKETS.into()).expect("sizes in range")
+    Layout::new(PACKET_BYTES, PACKETS_PER_BLAST.into()).expect("sizes in range")
 }
 
 fn data() -> Vec<u8> {
-    (0..SIZE)
+    (0..SIZE_BYTES)
         .map(|at| u8::try_from((at * 7 + at / 100) % 251).expect("small"))
         .collect()
 }
 
 fn id(number: u32) -> PacketId {
     PacketId {
-        blast: number / u32::from(PACKETS),
-        packet: u16::try_from(number % u32::from(PACKETS)).expect("small"),
+        blast: number / u32::from(PACKETS_PER_BLAST),
+        packet: u16::try_from(number % u32::from(PACKETS_PER_BLAST)).expect("small"),
     }
 }
 
 fn place(id: PacketId) -> Range<usize> {
     let start = usize::try_from(layout().position(id)).expect("small");
-    start..(start + 100).min(SIZE)
+    start..(start + 100).min(SIZE_BYTES)
 }
 
 fn datagram(sent: Sent, round: u16) -> Vec<u8> {
@@ -54,7 +54,7 @@ fn datagram(sent: Sent, round: u16) -> Vec<u8> {
     let id = id(number);
     let in_blast = layout()
         .blast_bytes()
-        .min(u64::try_from(SIZE).expect("small") - layout().blast_position(id.blast));
+        .min(u64::try_from(SIZE_BYTES).expect("small") - layout().blast_position(id.blast));
     let header = PacketHeader {
         transfer: 9,
         blast: id.blast,
@@ -96,7 +96,7 @@ impl Ends {
         }
     }
 
-    /// Sends datagrams as one, as long as their lengths allow.
+    /// Sends datagrams joined, as far as the lengths allow.
     fn send(&self, datagrams: &[Vec<u8>]) {
         let mut row: Vec<u8> = Vec::new();
         let mut len = 0;
@@ -118,7 +118,7 @@ impl Ends {
     }
 }
 
-/// Each packet that counts has its bytes, whatever came with it.
+/// Each packet that counts has the right bytes.
 fn check(core: &Receiver, arrived: &[u32], memory: &[u8]) -> Result<(), TestCaseError> {
     let data = data();
     for number in arrived {
@@ -126,13 +126,15 @@ fn check(core: &Receiver, arrived: &[u32], memory: &[u8]) -> Result<(), TestCase
         prop_assert!(memory[place.clone()] == data[place], "packet {}", number);
     }
     let below = layout().blast_position(core.whole_below());
-    let below = usize::try_from(below).expect("small").min(SIZE);
+    let below = usize::try_from(below).expect("small").min(SIZE_BYTES);
     prop_assert!(memory[..below] == data[..below]);
     Ok(())
 }
 
 fn sent() -> impl Strategy<Value = Sent> {
-    let packets = u32::try_from(SIZE).expect("small").div_ceil(PACKET_BYTES);
+    let packets = u32::try_from(SIZE_BYTES)
+        .expect("small")
+        .div_ceil(PACKET_BYTES);
     prop_oneof![
         8 => (0..packets).prop_map(Sent::Packet),
         1 => (0..packets).prop_map(Sent::Forged),
@@ -156,12 +158,12 @@ proptest! {
         is_misled in any::<bool>(),
     ) {
         let ends = Ends::new();
-        let size = u64::try_from(SIZE).expect("small");
+        let size = u64::try_from(SIZE_BYTES).expect("small");
         let mut core = Receiver::new(layout(), 9, Some(size), 100, BlastRanges::new())
             .expect("few blasts");
         let mut placing = Placing::new(layout(), is_misled);
         let cipher = Cipher::new(&KEY);
-        let (mut memory, mut result) = (vec![0; SIZE], Reception::default());
+        let (mut memory, mut result) = (vec![0; SIZE_BYTES], Reception::default());
         let (mut arrived, mut forged) = (Vec::new(), 0);
         for (round, row) in rows.iter().enumerate() {
             let round = u16::try_from(round).expect("few");
@@ -193,10 +195,10 @@ proptest! {
 #[test]
 fn packets_in_order_need_no_copy() {
     let ends = Ends::new();
-    let size = u64::try_from(SIZE).expect("small");
+    let size = u64::try_from(SIZE_BYTES).expect("small");
     let core = Receiver::new(layout(), 9, Some(size), 100, BlastRanges::new());
     let (mut core, cipher) = (core.expect("few blasts"), Cipher::new(&KEY));
-    let (mut placing, mut memory) = (Placing::new(layout(), false), vec![0; SIZE]);
+    let (mut placing, mut memory) = (Placing::new(layout(), false), vec![0; SIZE_BYTES]);
     let mut result = Reception::default();
     let datagrams: Vec<_> = (0..25).map(|it| datagram(Sent::Packet(it), 0)).collect();
     ends.send(&datagrams);

@@ -163,7 +163,7 @@ impl Session {
                 from,
                 max_len,
             } => {
-                return Some(self.image_bytes(image, from, max_len));
+                return Some(image_bytes(&self.determinants, image, from, max_len));
             }
             _ => {
                 self.drop_upload();
@@ -172,33 +172,6 @@ impl Session {
         };
         self.limit_total(self.limit); // the journal gets the remaining memory
         Some(answer)
-    }
-
-    fn image_bytes(&self, image: u64, from: u64, max_len: u32) -> Response {
-        let most = usize::try_from(max_len).unwrap_or(MAX_DATA).min(MAX_DATA);
-        let there = self.determinants.image();
-        let there = there.filter(|there| there.number() == image);
-        let bytes = there.map_or_else(Vec::new, |there| there.read(from, most));
-        Response::ImageBytes { bytes }
-    }
-
-    /// Answers a standby of the session's service.
-    pub(crate) fn image_for_standby(session: Option<&Self>, request: &Request) -> Response {
-        match (session, request) {
-            (
-                Some(session),
-                Request::ReadStoredImage {
-                    image,
-                    from,
-                    max_len,
-                    ..
-                },
-            ) => session.image_bytes(*image, *from, *max_len),
-            (None, Request::ReadStoredImage { .. }) => Response::ImageBytes { bytes: Vec::new() },
-            (session, _) => Response::StoredImage {
-                image: session.and_then(|session| session.determinants.image().map(kept)),
-            },
-        }
     }
 
     /// Drops the unfinished upload of an image.
@@ -214,6 +187,39 @@ impl Session {
             bytes: self.determinants.read(process, from, most),
         }
     }
+}
+
+/// Answers a standby of the session's service.
+pub(crate) fn answer_standby(session: Option<&Session>, request: &Request) -> Response {
+    let determinants = session.map(Session::kept_determinants);
+    match (determinants, request) {
+        (
+            Some(determinants),
+            Request::ReadStoredImage {
+                image,
+                from,
+                max_len,
+                ..
+            },
+        ) => image_bytes(determinants, *image, *from, *max_len),
+        (None, Request::ReadStoredImage { .. }) => Response::ImageBytes { bytes: Vec::new() },
+        (determinants, _) => Response::StoredImage {
+            image: determinants.and_then(|it| it.image().map(kept)),
+        },
+    }
+}
+
+fn image_bytes(
+    determinants: &journal::Determinants,
+    image: u64,
+    from: u64,
+    max_len: u32,
+) -> Response {
+    let most = usize::try_from(max_len).unwrap_or(MAX_DATA).min(MAX_DATA);
+    let there = determinants.image();
+    let there = there.filter(|there| there.number() == image);
+    let bytes = there.map_or_else(Vec::new, |there| there.read(from, most));
+    Response::ImageBytes { bytes }
 }
 
 fn kept(image: &Image) -> KeptImage {
