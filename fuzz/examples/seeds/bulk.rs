@@ -79,6 +79,7 @@ pub(crate) fn bulk_messages() -> Vec<Vec<u8>> {
         },
         ReceiverMessage::Accept(Acceptance {
             port: NonZeroU16::new(7601),
+            prepares: true,
             key: SecretKey([8; 16]),
             ahead: 64,
         }),
@@ -87,6 +88,9 @@ pub(crate) fn bulk_messages() -> Vec<Vec<u8>> {
             detail: "3 bytes are free".to_owned(),
         },
         ReceiverMessage::Stored,
+        ReceiverMessage::Prepares,
+        ReceiverMessage::Ready,
+        ReceiverMessage::Withdrawn,
     ];
     let openings = [Role::Sender, Role::Receiver].map(|role| Opening::of(role).encode().to_vec());
     let sender = sender.iter().map(bytes_of);

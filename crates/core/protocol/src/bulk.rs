@@ -9,6 +9,7 @@
 //! receiver -> sender    Have …                hashes of the blasts that are there from an earlier attempt
 //! receiver -> sender    Accept, or Rejected   the receiver's UDP port
 //! sender -> receiver    Keep                  blasts that are right, and need not be sent
+//! receiver -> sender    Prepares …, Ready     if parts of an older file are copied
 //!                       (packets of crate::blast, or Piece …)
 //! sender -> receiver    Finish                hash and size of the whole
 //! receiver -> sender    Stored, or Rejected
@@ -95,7 +96,7 @@ pub enum SenderMessage {
         /// Hash of the whole.
         hash: ContentHash,
     },
-    /// The offer is over: the receiver keeps the part that has arrived.
+    /// The offer is over: the receiver keeps the part that has arrived, and answers [`ReceiverMessage::Withdrawn`].
     Withdraw,
     /// A small part of a tree. Between two offers alone.
     Entry(Entry),
@@ -131,6 +132,12 @@ pub enum ReceiverMessage {
     },
     /// The data is there under its name.
     Stored,
+    /// Behind [`SenderMessage::Keep`], if the [`Acceptance`] says so: equal parts of another file are being copied.
+    Prepares,
+    /// All are copied, and the data may come.
+    Ready,
+    /// To [`SenderMessage::Withdraw`]: no other message about the offer comes.
+    Withdrawn,
 }
 
 impl Message for ReceiverMessage {

@@ -83,6 +83,15 @@ impl Store {
         fs::rename(self.directory.join(arrival), self.path(number))
     }
 
+    /// Bytes that images may still get.
+    ///
+    /// # Errors
+    /// The file system does not tell.
+    pub fn free_bytes(&self) -> io::Result<u64> {
+        let stat = rustix::fs::statvfs(&self.directory)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
     /// Removes what has arrived and is not needed.
     ///
     /// # Errors

@@ -214,18 +214,16 @@ impl Directory {
         file.metadata().is_ok_and(|it| it.is_file()).then_some(file)
     }
 
-    /// Bytes of all files below the directory, unfinished ones with them. Links are not followed.
-    pub(crate) fn used_bytes(&self) -> io::Result<u64> {
+    /// Bytes of all files below the directory, unfinished ones with them. Links are not followed, and a directory that
+    /// the receiver may not read has no bytes.
+    pub(crate) fn used_bytes(&self) -> u64 {
         let mut sum: u64 = 0;
         let mut directories = vec![self.path.clone()];
         while let Some(directory) = directories.pop() {
-            let entries = match fs::read_dir(&directory) {
-                // Removed since.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                entries => entries?,
-            };
-            for entry in entries {
-                let entry = entry?;
+            let entries = fs::read_dir(&directory).inspect_err(|error| {
+                tracing::warn!(directory = %directory.display(), %error, "files are not counted");
+            });
+            for entry in entries.into_iter().flatten().flatten() {
                 match entry.metadata() {
                     Ok(metadata) if metadata.is_dir() => directories.push(entry.path()),
                     Ok(metadata) if metadata.is_file() => sum = sum.saturating_add(metadata.len()),
@@ -233,7 +231,18 @@ impl Directory {
                 }
             }
         }
-        Ok(sum)
+        sum
+    }
+
+    /// Whether the file still has this name.
+    pub(crate) fn is_named(&self, name: &RelativePath, file: &File) -> bool {
+        let (above, base) = name.split();
+        let Ok(Some(parent)) = self.find_directory(above.unwrap_or_default()) else {
+            return false;
+        };
+        let there = statat(&parent, OsStr::from_bytes(base), AtFlags::SYMLINK_NOFOLLOW);
+        let there = there.ok().map(|it| (it.st_dev, it.st_ino));
+        there.is_some() && there == file.metadata().ok().map(|it| (it.dev(), it.ino()))
     }
 
     /// Bytes of the file with this name; 0 for anything else.
@@ -261,17 +270,29 @@ impl Directory {
             Err(error) => return Err(error),
         };
         let mut removed = 0;
+        let is_old = |it: &fs::Metadata| {
+            let modified = it.modified().unwrap_or(now);
+            now.duration_since(modified).is_ok_and(|since| since >= age)
+        };
         for entry in entries {
             let path = entry?.path();
+            let there = fs::symlink_metadata(&path);
+            // A link that never got its name.
+            if there.is_ok_and(|it| it.is_symlink() && is_old(&it)) {
+                let _ = fs::remove_file(&path);
+                continue;
+            }
+            let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
             // A part that has its name since is gone, or is another part.
-            let Ok(file) = File::open(&path) else {
+            let Ok(file) = openat(CWD, &path, flags, Mode::empty()).map(File::from) else {
                 continue;
             };
             let own = file.metadata()?;
-            let modified = own.modified()?;
-            let is_old = now.duration_since(modified).is_ok_and(|since| since >= age);
             // Not while a transfer has the lock.
-            if !is_old || flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if !own.is_file()
+                || !is_old(&own)
+                || flock(&file, FlockOperation::NonBlockingLockExclusive).is_err()
+            {
                 continue;
             }
             let there = fs::symlink_metadata(&path);
@@ -375,7 +396,7 @@ impl Directory {
     }
 
     /// The names in all directories of the path are on the disk.
-    fn sync_path(&self, path: &[u8]) -> Result<(), Rejection> {
+    pub(crate) fn sync_path(&self, path: &[u8]) -> Result<(), Rejection> {
         let synced =
             |it: &OwnedFd| fsync(it).map_err(|error| Rejection::of_storage("fsync", error));
         let last = self.walk(path, |parent, component| {

@@ -153,10 +153,6 @@ impl Receiver {
     pub fn bind(listen: SocketAddr, settings: Settings) -> Result<Self, BulkError> {
         let directory = Directory::open(&settings.directory)?;
         let quota = Quota::new(settings.quota, &directory);
-        let quota = quota.map_err(|source| BulkError::Directory {
-            path: settings.directory.display().to_string(),
-            source,
-        })?;
         let listener = TcpListener::bind(listen).doing("listen")?;
         listener.set_nonblocking(true).doing("listen")?;
         Ok(Self {
@@ -268,27 +264,43 @@ impl Shared<'_> {
         stream.set_nonblocking(false).doing("accept a connection")?;
         let mut stream = SenderStream::accept(stream, keys)?;
         self.watch.on_event(Event::Connected { sender });
+        // Directories of a tree whose contents have not all arrived.
+        let mut open_directories = 0_u64;
         loop {
-            match stream.receive(IDLE_TIME, &|| self.watch.is_stopped())? {
-                SenderMessage::Offer(offer) => {
-                    self.take(&mut stream, sender, offer)?;
+            let is_stored = match stream.receive(IDLE_TIME, &|| self.watch.is_stopped())? {
+                SenderMessage::Offer(offer) => self.take(&mut stream, sender, offer)?,
+                SenderMessage::Entry(entry) => {
+                    match entry.kind {
+                        EntryKind::Directory => open_directories += 1,
+                        EntryKind::DirectoryEnd => {
+                            open_directories = open_directories.saturating_sub(1);
+                        }
+                        EntryKind::File { .. } | EntryKind::Link { .. } => {}
+                    }
+                    self.take_entry(&mut stream, sender, &entry)?
                 }
-                SenderMessage::Entry(entry) => self.take_entry(&mut stream, sender, &entry)?,
                 // Of an offer that was rejected in the meantime.
-                SenderMessage::Withdraw
-                | SenderMessage::Keep { .. }
+                SenderMessage::Withdraw => {
+                    stream.send(&ReceiverMessage::Withdrawn)?;
+                    false
+                }
+                SenderMessage::Keep { .. }
                 | SenderMessage::Piece { .. }
-                | SenderMessage::Finish { .. } => {}
+                | SenderMessage::Finish { .. } => false,
+            };
+            if is_stored && open_directories == 0 {
+                self.has_stored.store(true, Ordering::Release);
             }
         }
     }
 
+    /// Returns whether the file is stored.
     fn take(
         &self,
         stream: &mut SenderStream,
         sender: SocketAddr,
         offer: Offer,
-    ) -> Result<(), BulkError> {
+    ) -> Result<bool, BulkError> {
         let name = offer.name.to_string();
         let before = self.transfers.fetch_add(1, Ordering::AcqRel);
         let taken = match before >= self.settings.transfers_max {
@@ -299,28 +311,34 @@ impl Shared<'_> {
         let taken = taken?;
         match taken {
             storing::Outcome::Stored(event) => {
-                self.has_stored.store(true, Ordering::Release);
                 self.watch.on_event(event);
-                stream.send(&ReceiverMessage::Stored)
+                stream.send(&ReceiverMessage::Stored)?;
+                Ok(true)
             }
-            storing::Outcome::Withdrawn => Ok(()),
-            storing::Outcome::Rejected(rejection) => self.reject(stream, sender, name, rejection),
+            storing::Outcome::Withdrawn => {
+                stream.send(&ReceiverMessage::Withdrawn)?;
+                Ok(false)
+            }
+            storing::Outcome::Rejected(rejection) => {
+                self.reject(stream, sender, name, rejection)?;
+                Ok(false)
+            }
         }
     }
 
-    /// A part of a tree. Each file of a tree is whole when it gets its name.
+    /// A part of a tree. Each file of a tree is whole when it gets its name. Returns whether the part is stored.
     fn take_entry(
         &self,
         stream: &mut SenderStream,
         sender: SocketAddr,
         entry: &Entry,
-    ) -> Result<(), BulkError> {
+    ) -> Result<bool, BulkError> {
         let begun = Instant::now();
         let stored = self.store_entry(entry);
-        self.has_stored.store(true, Ordering::Release);
         match (stored, &entry.kind) {
             (Err(rejection), _) => {
-                return self.reject(stream, sender, entry.name.to_string(), rejection);
+                self.reject(stream, sender, entry.name.to_string(), rejection)?;
+                return Ok(false);
             }
             (Ok(()), EntryKind::File { bytes }) => self.watch.on_event(Event::Stored {
                 sender,
@@ -331,7 +349,8 @@ impl Shared<'_> {
             }),
             (Ok(()), _) => {}
         }
-        stream.send(&ReceiverMessage::Stored)
+        stream.send(&ReceiverMessage::Stored)?;
+        Ok(true)
     }
 
     fn store_entry(&self, entry: &Entry) -> Result<(), Rejection> {
@@ -347,9 +366,10 @@ impl Shared<'_> {
         };
         self.check_size(len)?;
         let attributes = self.attributes(entry.permissions, entry.modified_ns);
+        let moment = self.quota.moment();
         let store = || self.directory.store(entry, attributes);
         let replaced = self.quota.grow(len, self.directory, store)?;
-        self.quota.give_back(replaced);
+        self.quota.give_back(replaced, moment);
         Ok(())
     }
 

@@ -300,7 +300,10 @@ impl<'a> Sender<'a> {
             waiting.clear();
             let is_late = progress_at.elapsed() >= self.settings.retry;
             for (receiver, error) in outcome.failed {
-                if is_late || !repeats || !error.is_passing() || self.watch.is_stopped() {
+                let is_automatic = self.settings.carrier == CarrierChoice::Auto;
+                let may_pass =
+                    error.is_passing() || (is_automatic && matches!(error, BulkError::NoDatagrams));
+                if is_late || !repeats || !may_pass || self.watch.is_stopped() {
                     failed.push((receiver, error));
                     continue;
                 }

@@ -5,6 +5,7 @@
 //! serving host waits for the logger with each output.
 
 use std::{
+    io,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::{
@@ -32,6 +33,11 @@ use crate::{
 const QUESTION_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause after a failure.
 const RETRY_DELAY: Duration = Duration::from_secs(5);
+/// Pause before a logger of an older version is asked again.
+const UPGRADE_CHECK_INTERVAL: Duration = Duration::from_secs(60);
+/// Space that an image leaves for other files: the directory of a service may be in memory, with files that a takeover
+/// writes.
+const SPARE_BYTES: u64 = 64 << 20;
 /// Bytes of a request. The serving host's next request may wait for one answer.
 const PIECE_BYTES: u32 = 256 << 10;
 /// Pause after a piece, by the time of the piece.
@@ -67,7 +73,9 @@ struct Shared {
 struct State {
     /// Number of the image that is here as a whole.
     whole: Option<u64>,
-    news: Option<PrefetchedImage>,
+    /// Number of the image that cannot be stored here.
+    unfit: Option<u64>,
+    news: Option<Result<PrefetchedImage, String>>,
 }
 
 impl ImagePrefetch {
@@ -99,8 +107,8 @@ impl ImagePrefetch {
         }))
     }
 
-    /// The image that has arrived since the last question.
-    pub(crate) fn news(&self) -> Option<PrefetchedImage> {
+    /// The image that has arrived since the last question, or the reason why the image cannot be stored here.
+    pub(crate) fn news(&self) -> Option<Result<PrefetchedImage, String>> {
         self.shared.state().news.take()
     }
 
@@ -131,8 +139,11 @@ impl Shared {
         while !self.is_over.load(Ordering::Relaxed) {
             match self.step(&mut stream) {
                 Ok(()) => self.pause(QUESTION_INTERVAL),
-                // A logger of the version before has no images for standbys.
-                Err(ServeError::LoggerProtocol(ControlError::NotSpoken { .. })) => return,
+                // A logger of the version before has no images for standbys, but its next version has.
+                Err(ServeError::LoggerProtocol(ControlError::NotSpoken { .. })) => {
+                    stream = None;
+                    self.pause(UPGRADE_CHECK_INTERVAL);
+                }
                 Err(error) => {
                     tracing::debug!(%error, "no image is fetched ahead");
                     stream = None;
@@ -152,11 +163,47 @@ impl Shared {
             }
         };
         match stored_image(logger, &self.service)? {
-            Some(image) if self.state().whole != Some(image.number) => self.fetch(logger, &image),
-            Some(_) => Ok(()),
+            Some(image) => self.want(logger, &image),
             None => {
                 self.state().whole = None;
                 self.store.remove_arrivals().doing(PLACE)
+            }
+        }
+    }
+
+    /// Fetches the image, unless the image is here or cannot be.
+    fn want(&self, logger: &mut LoggerClient, image: &KeptImage) -> Result<(), ServeError> {
+        let number = Some(image.number);
+        {
+            let state = self.state();
+            if state.whole == number || state.unfit == number {
+                return Ok(());
+            }
+        }
+        let fetched = self
+            .check_space(image)
+            .and_then(|()| self.fetch(logger, image));
+        if matches!(&fetched, Err(ServeError::System { what, .. }) if *what == PLACE) {
+            let reason = fetched.as_ref().err().map(ToString::to_string);
+            let _ = self.store.remove_arrivals();
+            let mut state = self.state();
+            state.unfit = number;
+            state.news = reason.map(Err);
+            return Ok(());
+        }
+        fetched
+    }
+
+    fn check_space(&self, image: &KeptImage) -> Result<(), ServeError> {
+        let (needed, free) = (
+            image.length + SPARE_BYTES,
+            self.store.free_bytes().doing(PLACE)?,
+        );
+        match needed <= free {
+            true => Ok(()),
+            false => {
+                let words = format!("{needed} bytes are needed, and {free} are free");
+                Err(io::Error::new(io::ErrorKind::StorageFull, words)).doing(PLACE)
             }
         }
     }
@@ -183,10 +230,11 @@ impl Shared {
         unpack.finish().doing(PLACE)?;
         *self.state() = State {
             whole: Some(image.number),
-            news: Some(PrefetchedImage {
+            unfit: None,
+            news: Some(Ok(PrefetchedImage {
                 bytes: image.length,
                 took: clock::now().saturating_sub(begun),
-            }),
+            })),
         };
         Ok(())
     }

@@ -291,6 +291,7 @@ impl Service {
             || refused && self.resources.lease.is_none();
         let over = ended && self.resources.instance.has_begun();
         drop(self.north.take());
+        self.standby.images = None;
         let removed = self.resources.remove(over);
         if matches!(result, Ok(Ending::Moved)) && removed.is_ok() {
             self.control.moved();
@@ -340,6 +341,8 @@ impl Service {
             self.survey_loggers()?;
             self.reach_logger()?;
             let restored = self.restore()?;
+            // A host that serves makes its own images.
+            self.standby.images = None;
             if let Some(ending) = self.poll_lease()? {
                 return Ok(ending);
             }

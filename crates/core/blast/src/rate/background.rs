@@ -9,6 +9,8 @@ pub(super) struct Background {
     window: u64,
     is_slow_start: bool,
     round_trip: Duration,
+    /// The last round trips: the shortest tells the queue of this moment (RFC 6817, 2.4.2, CURRENT_FILTER).
+    newest: [Duration; CURRENT_COUNT],
     /// Shortest round trips of this minute and of the minute before: the round trip without a queue.
     shortest: [Option<Duration>; 2],
     minute: Duration,
@@ -19,6 +21,7 @@ pub(super) struct Background {
 /// Queue that a transfer in the background may cause.
 const QUEUE_TARGET: Duration = Duration::from_millis(15);
 const HISTORY_TIME: Duration = Duration::from_secs(60);
+const CURRENT_COUNT: usize = 4;
 const WINDOW_MIN_PACKETS: u64 = 2;
 const INITIAL_PACKETS: u64 = 10;
 
@@ -29,6 +32,7 @@ impl Background {
             window: packet * INITIAL_PACKETS,
             is_slow_start: true,
             round_trip,
+            newest: [Duration::ZERO; CURRENT_COUNT],
             shortest: [None; 2],
             minute: Duration::ZERO,
             reduced_until: Duration::ZERO,
@@ -48,6 +52,8 @@ impl Background {
     pub(super) fn on_sample(&mut self, sample: &Sample, now: Duration) {
         if let Some(round_trip) = sample.delivered.round_trip {
             self.round_trip = round_trip;
+            self.newest.rotate_right(1);
+            self.newest[0] = round_trip;
             self.measure(round_trip, now);
         }
         if sample.delivered.lost > 0 {
@@ -80,9 +86,9 @@ impl Background {
     /// draft-irtf-iccrg-ledbat-plus-plus, 4.2): a packet in a round trip would take seconds to make room.
     fn grow(&mut self, bytes: u64) {
         let base = self.shortest.iter().flatten().min();
-        let queue = self
-            .round_trip
-            .saturating_sub(base.copied().unwrap_or_default());
+        let current = self.newest.iter().min();
+        let queue = current.copied().unwrap_or_default();
+        let queue = queue.saturating_sub(base.copied().unwrap_or_default());
         if self.is_slow_start {
             if queue < QUEUE_TARGET * 3 / 4 {
                 self.window += bytes;

@@ -152,6 +152,8 @@ impl fmt::Debug for SecretKey {
 pub struct Acceptance {
     /// The receiver's UDP port; `None`: the data comes in pieces.
     pub port: Option<NonZeroU16>,
+    /// The receiver copies parts of another file, and says [`super::ReceiverMessage::Ready`] before the data may come.
+    pub prepares: bool,
     /// Key of the acknowledgements.
     pub key: SecretKey,
     /// Blasts that the receiver takes beyond the whole ones.

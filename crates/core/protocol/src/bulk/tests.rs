@@ -111,6 +111,7 @@ const REASONS: [Reason; 10] = [
 fn accept(port: Option<NonZeroU16>) -> ReceiverMessage {
     ReceiverMessage::Accept(Acceptance {
         port,
+        prepares: true,
         key: SecretKey([8; 16]),
         ahead: 64,
         #[cfg(feature = "next-version")]
@@ -127,6 +128,9 @@ fn receiver_messages() -> Vec<ReceiverMessage> {
         accept(NonZeroU16::new(7601)),
         accept(None),
         ReceiverMessage::Stored,
+        ReceiverMessage::Prepares,
+        ReceiverMessage::Ready,
+        ReceiverMessage::Withdrawn,
     ];
     all.extend(REASONS.map(|reason| ReceiverMessage::Rejected {
         reason,

@@ -1,12 +1,16 @@
 //! Parts of a tree that come in a message: small files, directories, links.
 
-use std::{ffi::OsStr, io::Write as _, os::unix::ffi::OsStrExt as _};
+use std::{
+    ffi::OsStr,
+    io::{Read as _, Write as _},
+    os::unix::ffi::OsStrExt as _,
+};
 
 use protocol::bulk::{Entry, EntryKind, Reason, RelativePath};
 use rustix::{
     fs::{
-        AtFlags, Mode, RenameFlags, fchmod, fstat, fsync, futimens, mkdirat, renameat_with,
-        symlinkat, unlinkat,
+        AtFlags, Mode, RenameFlags, fchmod, fstat, fsync, futimens, mkdirat, readlinkat,
+        renameat_with, symlinkat, unlinkat,
     },
     io::Errno,
 };
@@ -30,7 +34,14 @@ impl Directory {
         bytes: &[u8],
         attributes: Attributes,
     ) -> Result<u64, Rejection> {
-        let partial = self.partial(name, attributes.replaces)?;
+        let partial = match self.partial(name, attributes.replaces) {
+            // The sender repeats a part whose answer was lost.
+            Err(Rejection {
+                reason: Reason::Taken,
+                ..
+            }) if self.is_equal(name, bytes) => return Ok(0),
+            partial => partial?,
+        };
         let stored = partial.resize(0).and_then(|()| {
             let written = (&partial.file).write_all(bytes);
             written.map_err(|error| Rejection::of_storage("write", error))?;
@@ -40,6 +51,21 @@ impl Directory {
             self.discard(&partial);
         }
         stored
+    }
+
+    fn is_link_to(&self, name: &RelativePath, target: &[u8]) -> bool {
+        let (above, base) = name.split();
+        let Ok(Some(parent)) = self.find_directory(above.unwrap_or_default()) else {
+            return false;
+        };
+        let there = readlinkat(&parent, OsStr::from_bytes(base), Vec::new());
+        there.is_ok_and(|there| there.as_bytes() == target)
+    }
+
+    fn is_equal(&self, name: &RelativePath, bytes: &[u8]) -> bool {
+        let mut there = Vec::new();
+        let file = self.existing(name);
+        file.is_some_and(|mut file| file.read_to_end(&mut there).is_ok() && there == bytes)
     }
 
     /// For the owner alone until [`Self::end_directory`].
@@ -54,7 +80,7 @@ impl Directory {
         let directory = self.open_directory(name.as_bytes())?;
         let failed = |error: Errno| Rejection::of_storage("set permissions", error);
         let mode = Mode::from_raw_mode(fstat(&directory).map_err(failed)?.st_mode);
-        // Of an earlier transfer: nothing could be stored in a directory without these permissions.
+        // Of an earlier transfer: a directory without these permissions takes no file.
         match mode.contains(Mode::RWXU) {
             true => Ok(()),
             false => fchmod(&directory, mode | Mode::RWXU).map_err(failed),
@@ -84,7 +110,14 @@ impl Directory {
         let checked = name.check_link(target);
         checked.map_err(|error| Rejection::new(Reason::Place, format!("{name}: {error}")))?;
         // The lock of the name.
-        let partial = self.partial(name, attributes.replaces)?;
+        let partial = match self.partial(name, attributes.replaces) {
+            // As for files.
+            Err(Rejection {
+                reason: Reason::Taken,
+                ..
+            }) if self.is_link_to(name, target) => return Ok(0),
+            partial => partial?,
+        };
         let (above, base) = name.split();
         let parent = self.directory(above.unwrap_or_default())?;
         let link = format!("{}.link", partial.part);

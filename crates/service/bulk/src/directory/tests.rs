@@ -135,3 +135,34 @@ fn part_expires_unless_a_transfer_has_it() {
     assert_eq!(directory.expire(day, now + 2 * day).expect("readable"), 1);
     assert_eq!(names(root.path()), Vec::<String>::new());
 }
+
+#[test]
+fn expiry_opens_no_link_and_no_fifo() {
+    let root = tempfile::tempdir().expect("a directory");
+    let directory = Directory::open(root.path()).expect("a directory");
+    let staging = root.path().join(STAGING_NAME);
+    fs::create_dir(&staging).expect("a directory");
+    let outside = root.path().join("outside");
+    fs::write(&outside, b"x").expect("space");
+    std::os::unix::fs::symlink(&outside, staging.join("x.link")).expect("a link");
+    let fifo = staging.join("fifo");
+    rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a FIFO");
+    fs::write(staging.join("part"), b"x").expect("space");
+    let later = SystemTime::now() + Duration::from_secs(3600);
+    let removed = directory.expire(Duration::from_secs(60), later);
+    assert_eq!(removed.expect("readable"), 1);
+    assert_eq!(names(&staging), ["fifo"]);
+    assert!(outside.exists());
+}
+
+#[test]
+fn bytes_of_unfinished_files_and_files_below_count_as_used() {
+    let root = tempfile::tempdir().expect("a directory");
+    let directory = Directory::open(root.path()).expect("a directory");
+    fs::create_dir(root.path().join("a")).expect("a directory");
+    fs::write(root.path().join("a/file"), [0; 10]).expect("space");
+    std::os::unix::fs::symlink("/", root.path().join("a/link")).expect("a link");
+    let partial = directory.partial(&path("b/c"), true).expect("a part");
+    partial.resize(5).expect("space");
+    assert_eq!(directory.used_bytes(), 15);
+}

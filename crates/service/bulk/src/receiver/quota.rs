@@ -19,21 +19,30 @@ struct Bytes {
     used: u64,
     /// Of these, bytes that files are about to get: no count of the files finds them.
     pending: u64,
+    counts: u64,
 }
 
+/// A moment: how often the files were counted before.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Moment(u64);
+
 impl Quota {
-    pub(super) fn new(most: Option<u64>, directory: &Directory) -> std::io::Result<Self> {
+    pub(super) fn new(most: Option<u64>, directory: &Directory) -> Self {
         let used = match most {
-            Some(_) => directory.used_bytes()?,
+            Some(_) => directory.used_bytes(),
             None => 0,
         };
-        Ok(Self {
+        Self {
             most,
-            bytes: Mutex::new(Bytes { used, pending: 0 }),
-        })
+            bytes: Mutex::new(Bytes {
+                used,
+                ..Bytes::default()
+            }),
+        }
     }
 
-    /// Files get so many bytes more by `write`, or none if it fails.
+    /// Files get so many bytes more by `write`. After a failure the bytes count until the files are counted anew: some
+    /// may have been written.
     pub(super) fn grow<T>(
         &self,
         bytes: u64,
@@ -44,9 +53,6 @@ impl Quota {
         let written = write();
         let mut all = self.lock();
         all.pending = all.pending.saturating_sub(bytes);
-        if written.is_err() {
-            all.used = all.used.saturating_sub(bytes);
-        }
         written
     }
 
@@ -57,9 +63,8 @@ impl Quota {
         if wanted > most {
             // Other programs may have removed files.
             let counted = directory.used_bytes();
-            let counted =
-                counted.map_err(|error| Rejection::of_storage("count the files", error))?;
             all.used = counted.saturating_add(all.pending);
+            all.counts += 1;
             wanted = all.used.saturating_add(bytes);
         }
         if wanted > most {
@@ -74,10 +79,16 @@ impl Quota {
         Ok(())
     }
 
-    /// A file has so many bytes less.
-    pub(super) fn give_back(&self, bytes: u64) {
+    pub(super) fn moment(&self) -> Moment {
+        Moment(self.lock().counts)
+    }
+
+    /// A file has so many bytes less, by a change since that moment: a count since then may know of it.
+    pub(super) fn give_back(&self, bytes: u64, since: Moment) {
         let mut all = self.lock();
-        all.used = all.used.saturating_sub(bytes);
+        if all.counts == since.0 {
+            all.used = all.used.saturating_sub(bytes);
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Bytes> {
@@ -97,7 +108,7 @@ mod tests {
         let directory = Directory::open(files.path()).expect("a directory");
         fs::create_dir(files.path().join("below")).expect("a directory");
         fs::write(files.path().join("below/old"), [0; 60]).expect("space");
-        let quota = Quota::new(Some(100), &directory).expect("readable");
+        let quota = Quota::new(Some(100), &directory);
         let grow = |bytes| quota.grow(bytes, &directory, || Ok(()));
         let refused = quota.grow(40, &directory, || {
             // All are taken.
@@ -108,9 +119,16 @@ mod tests {
         assert_eq!(grow(40), Ok(()));
         fs::remove_file(files.path().join("below/old")).expect("it is there");
         assert_eq!(grow(100), Ok(()), "the other file is gone");
-        quota.give_back(30);
+        let moment = quota.moment();
+        quota.give_back(30, moment);
         assert_eq!(grow(30), Ok(()));
-        let unlimited = Quota::new(None, &directory).expect("readable");
+        // A count since that moment knows of a change before, which must not count twice.
+        assert_eq!(grow(100), Ok(()), "the files were counted");
+        quota.give_back(100, moment);
+        fs::write(files.path().join("new"), [0; 100]).expect("space");
+        let refused = grow(1).expect_err("no room");
+        assert_eq!(refused.reason, Reason::NoSpace);
+        let unlimited = Quota::new(None, &directory);
         assert_eq!(unlimited.grow(u64::MAX - 1, &directory, || Ok(())), Ok(()));
     }
 }

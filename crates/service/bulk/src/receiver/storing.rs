@@ -4,7 +4,7 @@ use std::{
     fs::File,
     net::SocketAddr,
     num::NonZeroU16,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt as _},
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -20,7 +20,7 @@ use protocol::bulk::{
     Reason, ReceiverMessage, SecretKey, SenderMessage, Sizes,
 };
 use ring::rand::{SecureRandom, SystemRandom};
-use rustix::{fs::copy_file_range, io::Errno};
+use rustix::{fs::copy_file_range, io::Errno, process::geteuid};
 
 use super::{Event, IDLE_TIME, SenderStream, Shared};
 use crate::{
@@ -35,6 +35,8 @@ use crate::{
 const CREDIT_BYTES: u64 = 64 << 20;
 /// Smallest blasts of a sender.
 const BLAST_BYTES_MIN: u64 = 32 << 10;
+/// Period in which the sender hears that parts are still copied.
+const PREPARES_PERIOD: Duration = Duration::from_secs(5);
 /// Fewest blasts of credit.
 const CREDIT_MIN: u32 = 16;
 
@@ -104,6 +106,8 @@ struct Base {
     size: u64,
     /// Blasts of which the hash was that of this file.
     offered: BlastRanges,
+    /// The receiver may set its permissions, and no other name has the file.
+    is_own: bool,
     /// The file is equal to the offered file: no byte is written.
     is_equal: bool,
 }
@@ -136,33 +140,37 @@ impl<'a> Storing<'a> {
 
     /// Gives the unfinished file its size, and its holes.
     fn prepare(&mut self, size: u64) -> Result<(), Rejection> {
-        let file = &self.partial.file;
-        let before = file.metadata().map_or(0, |it| it.len());
-        if self.offer.size.is_none() {
-            self.partial.resize(0)?;
-            self.shared.quota.give_back(before);
-            return Ok(());
-        }
-        let more = size.saturating_sub(before);
         let Shared {
             quota, directory, ..
         } = self.shared;
+        let file = &self.partial.file;
+        let before = file.metadata().map_or(0, |it| it.len());
+        let moment = quota.moment();
+        if self.offer.size.is_none() {
+            self.partial.resize(0)?;
+            quota.give_back(before, moment);
+            return Ok(());
+        }
+        // Before the part has its size: a rejected offer leaves no part that counts.
+        let there = holes::blasts_with_data(file, &self.layout, size).map_err(unreadable)?;
+        let blasts = self.layout.blasts(size).unwrap_or(0);
+        let mut needless = there;
+        self.present
+            .iter()
+            .for_each(|(first, end)| needless.insert(first, end));
+        let missing = holes::complement(&needless, blasts).count() * self.layout.blast_bytes();
+        let (needed, free) = (missing.min(size), directory.free_bytes()?);
+        if needed > free {
+            let detail = format!("{needed} more bytes are needed, and {free} are free");
+            return Err(Rejection::new(Reason::NoSpace, detail));
+        }
+        let more = size.saturating_sub(before);
         quota.grow(more, directory, || self.partial.resize(size))?;
-        quota.give_back(before.saturating_sub(size));
+        quota.give_back(before.saturating_sub(size), moment);
         if holes::punch(file, &self.layout, size, &self.present).is_err() {
             // A file system that makes no holes in data: all anew.
             self.partial.resize(0)?;
             self.partial.resize(size)?;
-        }
-        let with_data = holes::blasts_with_data(file, &self.layout, size);
-        let there = with_data.map_or(0, |it| it.count() * self.layout.blast_bytes());
-        let needed = size
-            .saturating_sub(self.present.count() * self.layout.blast_bytes())
-            .saturating_sub(there);
-        let free = self.shared.directory.free_bytes()?;
-        if needed > free {
-            let detail = format!("{needed} more bytes are needed, and {free} are free");
-            return Err(Rejection::new(Reason::NoSpace, detail));
         }
         Ok(())
     }
@@ -180,21 +188,44 @@ impl<'a> Storing<'a> {
                 key,
                 ..
             } => self.receive_datagrams(stream, sender, (*transfer, *port, *key))?,
-            Carrier::Stream { .. } => self.receive_pieces(stream, sender)?,
+            Carrier::Stream { .. } => {
+                let received = self.receive_pieces(stream, sender);
+                if received.is_err() && self.offer.size.is_none() {
+                    // The bytes of a stream do not come a second time.
+                    self.discard();
+                }
+                received?
+            }
         };
         let offer = self.offer;
         let attributes = self.shared.attributes(offer.permissions, offer.modified_ns);
         let directory = self.shared.directory;
-        let freed = match &self.base {
+        let moment = self.shared.quota.moment();
+        match &self.base {
             Some(base) if base.is_equal => {
+                if !directory.is_named(&offer.name, &base.file) {
+                    return Err(Rejection::new(Reason::Busy, "the file was replaced").into());
+                }
                 directory.set_attributes(&base.file, attributes)?;
-                directory.discard(&self.partial);
-                size
+                if attributes.is_durable {
+                    directory.sync_path(offer.name.split().0.unwrap_or_default())?;
+                }
+                self.discard();
             }
-            _ => directory.commit(&self.partial, &offer.name, attributes)?,
-        };
-        self.shared.quota.give_back(freed);
+            _ => {
+                let replaced = directory.commit(&self.partial, &offer.name, attributes)?;
+                self.shared.quota.give_back(replaced, moment);
+            }
+        }
         Ok((size, hash))
+    }
+
+    /// Removes the part.
+    fn discard(&self) {
+        let moment = self.shared.quota.moment();
+        let len = self.partial.file.metadata().map_or(0, |it| it.len());
+        self.shared.directory.discard(&self.partial);
+        self.shared.quota.give_back(len, moment);
     }
 
     /// The file with the data.
@@ -266,7 +297,12 @@ impl<'a> Storing<'a> {
     }
 
     /// Blasts that the sender confirms, and that the old file has, come from there.
-    fn take_from_base(&mut self, confirmed: &BlastRanges) -> Result<(), Rejection> {
+    fn take_from_base(
+        &mut self,
+        stream: &mut SenderStream,
+        confirmed: &BlastRanges,
+    ) -> Result<(), Failure> {
+        let watch = self.shared.watch;
         let Some(base) = &mut self.base else {
             return Ok(());
         };
@@ -275,12 +311,21 @@ impl<'a> Storing<'a> {
         let is_whole = confirmed.first_gap(0) >= blasts && base.offered.count() > 0;
         let has_part = holes::blasts_with_data(&self.partial.file, &self.layout, size);
         let has_part = has_part.map_err(storage)?.count() > 0;
-        if is_whole && base.size == size && !has_part && base.offered.count() == u64::from(blasts) {
+        let is_offered = base.offered.count() == u64::from(blasts);
+        if is_whole && base.size == size && !has_part && is_offered && base.is_own {
             base.is_equal = true;
             return Ok(());
         }
+        let mut told = Instant::now();
         for (first, end) in confirmed.iter() {
             for blast in (first..end).filter(|it| base.offered.contains(*it)) {
+                if watch.is_stopped() {
+                    return Err(BulkError::Stopped.into());
+                }
+                if told.elapsed() >= PREPARES_PERIOD {
+                    told = Instant::now();
+                    stream.send(&ReceiverMessage::Prepares)?;
+                }
                 let position = self.layout.blast_position(blast);
                 let len = (size - position).min(self.layout.blast_bytes());
                 let (from, to) = (&base.file, &self.partial.file);
@@ -299,8 +344,13 @@ impl<'a> Storing<'a> {
         key: SecretKey,
     ) -> Result<(), Failure> {
         let credit = u32::try_from(CREDIT_BYTES / self.layout.blast_bytes()).unwrap_or(u32::MAX);
+        let prepares = self
+            .base
+            .as_ref()
+            .is_some_and(|base| base.offered.count() > 0);
         stream.send(&ReceiverMessage::Accept(Acceptance {
             port,
+            prepares,
             key,
             ahead: credit.max(CREDIT_MIN),
             #[cfg(feature = "next-version")]
@@ -310,7 +360,10 @@ impl<'a> Storing<'a> {
         match self.next(stream)? {
             SenderMessage::Keep { ranges } => {
                 let confirmed = ranges_of(&ranges, blasts.unwrap_or(0))?;
-                self.take_from_base(&confirmed)?;
+                self.take_from_base(stream, &confirmed)?;
+                if prepares {
+                    stream.send(&ReceiverMessage::Ready)?;
+                }
                 for (first, end) in confirmed.iter() {
                     self.present.insert(first, end);
                 }
@@ -495,9 +548,7 @@ impl<'a> Storing<'a> {
 
     /// The part is of no use: the next attempt begins anew.
     fn differs(&self) -> Rejection {
-        let len = self.partial.file.metadata().map_or(0, |it| it.len());
-        self.shared.directory.discard(&self.partial);
-        self.shared.quota.give_back(len);
+        self.discard();
         Rejection::new(Reason::Differs, "")
     }
 }
@@ -513,6 +564,7 @@ impl Base {
             file,
             size: metadata.len(),
             offered: BlastRanges::new(),
+            is_own: metadata.uid() == geteuid().as_raw() && metadata.nlink() == 1,
             is_equal: false,
         })
     }

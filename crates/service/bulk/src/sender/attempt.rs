@@ -103,7 +103,7 @@ impl Sender<'_> {
         let key = &self.settings.key;
         let numbered = self.peers.iter_mut().enumerate();
         let wanted = numbered.filter(|(receiver, _)| receivers.contains(receiver));
-        // At the same time: a receiver that is off costs the others no time but its own.
+        // At the same time: a receiver that is off costs the rest no time.
         let outcomes: Vec<(usize, Result<(), BulkError>)> = thread::scope(|scope| {
             let connecting = wanted.map(|(receiver, peer)| {
                 let connect = move || {
@@ -148,7 +148,10 @@ impl Sender<'_> {
                 is_stream || self.carrier == CarrierChoice::Stream || item.size == Some(0);
             let plan = self.plan(item, &receivers, uses_stream);
             let plan = plan.map_err(|error| (error, receivers.clone()))?;
-            let agreements = self.negotiate(item, &plan, &receivers, &mut end.failed);
+            let mut agreements = self.negotiate(item, &plan, &receivers, &mut end.failed);
+            if !uses_stream {
+                self.leave_out_without_port(&mut agreements, &mut end.failed);
+            }
             let agreed: Vec<usize> = agreements.iter().map(|it| it.receiver).collect();
             if agreed.is_empty() {
                 return Ok(());
@@ -252,15 +255,53 @@ impl Sender<'_> {
                 Err(error) => self.fail(receiver, error, failed),
             }
         }
-        let mut own = OwnHashes::new(item, plan);
+        let own = Mutex::new(OwnHashes::new(item, plan));
+        let watch = self.watch;
+        let streams = self.peers.iter_mut().enumerate();
+        let streams = streams.filter(|(receiver, _)| offered.contains(receiver));
+        // At the same time: a receiver whose hashes are not read is blocked.
+        let outcomes: Vec<(usize, Result<Agreement, BulkError>)> = thread::scope(|scope| {
+            let own = &own;
+            let agreeing = streams.filter_map(|(receiver, peer)| {
+                let stream = peer.stream.as_mut()?;
+                let agree = move || agree(watch, stream, plan, receiver, own);
+                Some((receiver, scope.spawn(agree)))
+            });
+            let agreeing: Vec<_> = agreeing.collect();
+            let joined = agreeing.into_iter().map(|(receiver, it)| {
+                let outcome = it.join();
+                let outcome = outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                (receiver, outcome)
+            });
+            joined.collect()
+        });
         let mut agreements = Vec::new();
-        for receiver in offered {
-            match self.agree(plan, receiver, &mut own) {
+        for (receiver, outcome) in outcomes {
+            match outcome {
                 Ok(agreement) => agreements.push(agreement),
                 Err(error) => self.fail(receiver, error, failed),
             }
         }
         agreements
+    }
+
+    /// Of several receivers, a receiver without a UDP port gets the file by itself, in another attempt.
+    fn leave_out_without_port(
+        &mut self,
+        agreements: &mut Vec<Agreement>,
+        failed: &mut Vec<(usize, BulkError)>,
+    ) {
+        let has_port = |it: &Agreement| it.acceptance.port.is_some();
+        if !agreements.iter().any(has_port) {
+            return;
+        }
+        agreements.retain(|it| {
+            if !has_port(it) {
+                self.withdraw(it.receiver);
+                failed.push((it.receiver, BulkError::NoDatagrams));
+            }
+            has_port(it)
+        });
     }
 
     fn offer(&self, item: &Item, plan: &Plan, receiver: usize) -> Result<Offer, BulkError> {
@@ -285,47 +326,6 @@ impl Sender<'_> {
             compares: self.settings.compares,
             #[cfg(feature = "next-version")]
             next: 0,
-        })
-    }
-
-    fn agree(
-        &mut self,
-        plan: &Plan,
-        receiver: usize,
-        own: &mut OwnHashes<'_>,
-    ) -> Result<Agreement, BulkError> {
-        let mut equal = BlastRanges::new();
-        let acceptance = loop {
-            match self.receive(receiver, ANSWER_TIME)? {
-                ReceiverMessage::Have { first, hashes } => {
-                    for (blast, hash) in (first..u32::MAX).zip(hashes) {
-                        if own.is_equal(blast, hash)? {
-                            equal.insert(blast, blast + 1);
-                        }
-                    }
-                }
-                ReceiverMessage::Accept(acceptance) => break acceptance,
-                ReceiverMessage::Rejected { reason, detail } => {
-                    return Err(rejected(reason, detail));
-                }
-                ReceiverMessage::Stored => return Err(BulkError::OutOfOrder),
-            }
-        };
-        let ranges: Vec<BlastRange> = ranges_of(&equal).into_iter().take(RANGES_MAX).collect();
-        let mut present = plan.holes.clone();
-        ranges
-            .iter()
-            .for_each(|it| present.insert(it.first, it.end));
-        self.say(receiver, &SenderMessage::Keep { ranges })?;
-        let bytes = present.count() * plan.layout.blast_bytes();
-        self.watch.on_event(Event::Accepted {
-            receiver,
-            present: bytes.min(own.size),
-        });
-        Ok(Agreement {
-            receiver,
-            acceptance,
-            present,
         })
     }
 
@@ -555,11 +555,70 @@ impl Sender<'_> {
         failed.push((receiver, error));
     }
 
+    /// Messages about the offer that were on their way are read and forgotten.
     fn withdraw(&mut self, receiver: usize) {
-        if self.say(receiver, &SenderMessage::Withdraw).is_err() {
-            self.peers[receiver].stream = None;
+        let mut said = self.say(receiver, &SenderMessage::Withdraw);
+        while said.is_ok() {
+            said = match self.receive(receiver, ANSWER_TIME) {
+                Ok(ReceiverMessage::Withdrawn) => return,
+                Ok(_) => Ok(()),
+                Err(error) => Err(error),
+            };
+        }
+        self.peers[receiver].stream = None;
+    }
+}
+
+/// Learns which blasts a receiver has, and waits until the receiver is ready for the others.
+fn agree(
+    watch: &dyn Watch,
+    stream: &mut ReceiverStream,
+    plan: &Plan,
+    receiver: usize,
+    own: &Mutex<OwnHashes<'_>>,
+) -> Result<Agreement, BulkError> {
+    let mut next = || stream.receive(ANSWER_TIME, &|| watch.is_stopped());
+    let mut equal = BlastRanges::new();
+    let acceptance = loop {
+        match next()? {
+            ReceiverMessage::Have { first, hashes } => {
+                let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
+                for (blast, hash) in (first..u32::MAX).zip(hashes) {
+                    if own.is_equal(blast, hash)? {
+                        equal.insert(blast, blast + 1);
+                    }
+                }
+            }
+            ReceiverMessage::Accept(acceptance) => break acceptance,
+            ReceiverMessage::Rejected { reason, detail } => return Err(rejected(reason, detail)),
+            _ => return Err(BulkError::OutOfOrder),
+        }
+    };
+    let ranges: Vec<BlastRange> = ranges_of(&equal).into_iter().take(RANGES_MAX).collect();
+    let mut present = plan.holes.clone();
+    ranges
+        .iter()
+        .for_each(|it| present.insert(it.first, it.end));
+    stream.send(&SenderMessage::Keep { ranges })?;
+    let mut is_ready = !acceptance.prepares;
+    while !is_ready {
+        match stream.receive(ANSWER_TIME, &|| watch.is_stopped())? {
+            ReceiverMessage::Prepares => {}
+            ReceiverMessage::Ready => is_ready = true,
+            ReceiverMessage::Rejected { reason, detail } => return Err(rejected(reason, detail)),
+            _ => return Err(BulkError::OutOfOrder),
         }
     }
+    let size = own.lock().unwrap_or_else(PoisonError::into_inner).size;
+    watch.on_event(Event::Accepted {
+        receiver,
+        present: (present.count() * plan.layout.blast_bytes()).min(size),
+    });
+    Ok(Agreement {
+        receiver,
+        acceptance,
+        present,
+    })
 }
 
 /// An error of this end is an error for each receiver.

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use protocol::bulk::{Entry, EntryKind, ReceiverMessage, SenderMessage};
+use protocol::bulk::{Entry, EntryKind, PathError, ReceiverMessage, RelativePath, SenderMessage};
 
 use super::{
     Report, Sender,
@@ -37,8 +37,13 @@ impl Sender<'_> {
     pub fn send_entries(&mut self, entries: &[Entry]) -> Vec<NotStored> {
         let begun = Instant::now();
         let mut refused = Vec::new();
+        let mut is_first = true;
         let lost = self.repeat(true, |this, receivers| {
-            this.attempt_entries(entries, receivers, &mut refused)
+            let above = match std::mem::take(&mut is_first) {
+                true => Vec::new(),
+                false => directories_above(entries),
+            };
+            this.attempt_entries((&above, entries), receivers, &mut refused)
         });
         self.pause_after(entries, begun);
         let lost = lost.into_iter().map(|(receiver, error)| NotStored {
@@ -51,7 +56,7 @@ impl Sender<'_> {
 
     fn attempt_entries(
         &mut self,
-        entries: &[Entry],
+        (above, entries): (&[Entry], &[Entry]),
         receivers: &[usize],
         refused: &mut Vec<NotStored>,
     ) -> AttemptEnd {
@@ -62,13 +67,13 @@ impl Sender<'_> {
         };
         let mut told = Vec::new();
         for receiver in self.connect(receivers, &mut end.failed) {
-            match self.say_entries(receiver, entries) {
-                Ok(()) => told.push(receiver),
+            match self.say_entries(receiver, above, entries) {
+                Ok(said) => told.push((receiver, said)),
                 Err(error) => self.fail(receiver, error, &mut end.failed),
             }
         }
-        for receiver in told {
-            match self.answers(receiver, entries.len()) {
+        for (receiver, said) in told {
+            match self.answers(receiver, above.len(), said) {
                 Ok(answers) => {
                     end.has_begun = true;
                     refused.extend(answers);
@@ -79,31 +84,62 @@ impl Sender<'_> {
         end
     }
 
-    fn say_entries(&mut self, receiver: usize, entries: &[Entry]) -> Result<(), BulkError> {
-        for entry in entries {
-            let mut entry = entry.clone();
-            entry.name = name_at(&self.peers[receiver].destination, &entry.name, true)?;
-            self.say(receiver, &SenderMessage::Entry(entry))?;
+    /// Returns for each entry whether it was said: a name may be too long at a receiver.
+    fn say_entries(
+        &mut self,
+        receiver: usize,
+        above: &[Entry],
+        entries: &[Entry],
+    ) -> Result<Vec<Result<(), PathError>>, BulkError> {
+        let mut said = Vec::new();
+        for (number, entry) in above.iter().chain(entries).enumerate() {
+            let name = name_at(&self.peers[receiver].destination, &entry.name, true);
+            if let Ok(name) = &name {
+                let mut entry = entry.clone();
+                entry.name = name.clone();
+                self.say(receiver, &SenderMessage::Entry(entry))?;
+            }
+            if number >= above.len() {
+                said.push(name.map(drop));
+            }
         }
-        Ok(())
+        Ok(said)
     }
 
-    fn answers(&mut self, receiver: usize, count: usize) -> Result<Vec<NotStored>, BulkError> {
+    fn answers(
+        &mut self,
+        receiver: usize,
+        above: usize,
+        said: Vec<Result<(), PathError>>,
+    ) -> Result<Vec<NotStored>, BulkError> {
         let mut refused = Vec::new();
-        for entry in 0..count {
-            match self.receive(receiver, STORING_TIME)? {
-                ReceiverMessage::Stored => {}
-                ReceiverMessage::Rejected { reason, detail } => refused.push(NotStored {
+        for _ in 0..above {
+            // A directory that cannot be opened is an error for its entries.
+            let _ = self.answer(receiver)?;
+        }
+        for (entry, said) in said.into_iter().enumerate() {
+            let answer = match said {
+                Ok(()) => self.answer(receiver)?,
+                Err(error) => Err(error.into()),
+            };
+            if let Err(error) = answer {
+                refused.push(NotStored {
                     receiver,
                     entry: Some(entry),
-                    error: rejected(reason, detail),
-                }),
-                ReceiverMessage::Have { .. } | ReceiverMessage::Accept(_) => {
-                    return Err(BulkError::OutOfOrder);
-                }
+                    error,
+                });
             }
         }
         Ok(refused)
+    }
+
+    /// An error inside: the receiver rejects the entry.
+    fn answer(&mut self, receiver: usize) -> Result<Result<(), BulkError>, BulkError> {
+        match self.receive(receiver, STORING_TIME)? {
+            ReceiverMessage::Stored => Ok(Ok(())),
+            ReceiverMessage::Rejected { reason, detail } => Ok(Err(rejected(reason, detail))),
+            _ => Err(BulkError::OutOfOrder),
+        }
     }
 
     /// The limit of the user is of all copies.
@@ -121,4 +157,24 @@ impl Sender<'_> {
         let due = Duration::from_millis(ms);
         thread::sleep(due.saturating_sub(begun.elapsed()));
     }
+}
+
+/// The directories in which the entries lie, to be opened once more: an earlier attempt may have ended a directory,
+/// which then takes no file. The ends are among the entries, or come later.
+fn directories_above(entries: &[Entry]) -> Vec<Entry> {
+    let mut names: Vec<RelativePath> = Vec::new();
+    for entry in entries {
+        let above = entry.name.split().0;
+        let above = above.and_then(|above| RelativePath::new(above).ok());
+        if let Some(name) = above.filter(|name| !names.contains(name)) {
+            names.push(name);
+        }
+    }
+    let directory = |name| Entry {
+        name,
+        permissions: 0o700,
+        modified_ns: 0,
+        kind: EntryKind::Directory,
+    };
+    names.into_iter().map(directory).collect()
 }

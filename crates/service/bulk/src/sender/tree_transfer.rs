@@ -174,6 +174,8 @@ impl Transfer<'_, '_> {
                         BulkError::Rejected { .. }
                             | BulkError::SourceChanged
                             | BulkError::Source(_)
+                            | BulkError::Name(_)
+                            | BulkError::Layout(_)
                     );
                     let name = is_of_file.then(|| item.name().to_string());
                     self.fail(receiver, name, &error);

@@ -152,6 +152,26 @@ fn parts_that_cannot_be_sent_are_named_and_cost_no_other_part() {
     assert!(!host.path("tree/absolute").exists() && !host.path("tree/out").exists());
 }
 
+/// As after an attempt whose last answers were lost: equal small parts count as stored.
+#[test]
+fn equal_parts_are_no_error_where_no_file_is_replaced() {
+    let (key, tree) = (key(), tree());
+    let host = Host::start_with(&key, |settings| settings.replaces = false);
+    let at = tree.path().join("tree");
+    for expected in [0, 1] {
+        let (report, news) = send_tree(&at, &host, None, &key);
+        assert_eq!(report.failed, expected, "{news:?}");
+        assert!(
+            news.iter().all(|news| news.contains("tree/a/large")),
+            "{news:?}"
+        );
+    }
+    fs::write(at.join("none"), b"more").expect("space");
+    let (report, news) = send_tree(&at, &host, None, &key);
+    assert_eq!(report.failed, 2, "{news:?}");
+    assert_eq!(fs::read(host.path("tree/none")).expect("a file"), b"");
+}
+
 #[test]
 fn tree_beyond_the_quota_is_refused_and_fits_when_files_are_gone() {
     let (key, tree) = (key(), tree());

@@ -35,6 +35,7 @@ codes! {
     EndedInReplay, "ended_in_replay", "The server exited by itself during the replay of its record (--stateful).";
     EventsLost, "events_lost", "The kernel had no room for some of its events, because serve was stopped or very busy: all connections were examined instead.";
     HistoryNotWritten, "history_not_written", "Events cannot be written to the history: a full disk, or no such directory. The service continues; the next try comes with the next event.";
+    ImageNotPrefetched, "checkpoint_not_prefetched", "A standby has no space for the last checkpoint: a takeover would have to fetch it, and may fail.";
     ImageNotSent, "checkpoint_not_uploaded", "The logger has restarted without its records, and cannot be sent the last checkpoint again.";
     ImageNotStarted, "checkpoint_not_restored", "No server could be made from the last checkpoint; after three attempts, or with a damaged image, its state is lost.";
     InheritanceUnknown, "inheritance_unknown", "The logger has connections of an earlier life, and does not list them: these connections are lost.";

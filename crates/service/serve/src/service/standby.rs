@@ -58,10 +58,17 @@ impl Standby {
     }
 
     fn image_event(&self) -> Option<Event> {
-        let PrefetchedImage { bytes, took } = self.images.as_ref()?.news()?;
-        Some(Event::ImagePrefetched {
-            image_bytes: bytes,
-            took_ms: clock::millis(took),
+        Some(match self.images.as_ref()?.news()? {
+            Ok(PrefetchedImage { bytes, took }) => Event::ImagePrefetched {
+                image_bytes: bytes,
+                took_ms: clock::millis(took),
+            },
+            Err(why) => Event::Warning {
+                code: Code::ImageNotPrefetched,
+                reason: format!(
+                    "the server's checkpoint is not fetched before a takeover, and a takeover may fail for the same reason: {why}"
+                ),
+            },
         })
     }
 }

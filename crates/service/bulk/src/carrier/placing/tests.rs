@@ -101,7 +101,7 @@ impl Ends {
         let mut row: Vec<u8> = Vec::new();
         let mut len = 0;
         for datagram in datagrams {
-            if !row.is_empty() && (datagram.len() > len || row.len() % len != 0) {
+            if !row.is_empty() && (datagram.len() > len || !row.len().is_multiple_of(len)) {
                 self.send_row(&row, len);
                 row.clear();
             }
