@@ -38,7 +38,7 @@ impl Upload {
         let log = bench.stage.file("upload.log");
         let process = from.spawn(&mut command, &Output::File(log))?;
         let begun = Instant::now();
-        while receiver.arrived_bytes()? < 64 << 20 {
+        while receiver.arrived_bytes()? < bench.size(64 << 20, 8 << 20) {
             bench.interrupt.check()?;
             ensure!(
                 begun.elapsed() < TRANSFER_TIMEOUT,
@@ -71,7 +71,7 @@ fn beside_redis(bench: &Bench) -> Result<Vec<Figure>> {
     stage
         .testbed
         .await_listener(&stage.server, REDIS_PORT, &server, &log)?;
-    file_of(bench, "upload", bench.size(8 << 30, 4 << 30))?;
+    file_of(bench, "upload", bench.size(8 << 30, 3 << 30))?;
     let mut figures = Vec::new();
     for (name, rate, path) in [
         ("", None, "a link that is never full"),
@@ -151,7 +151,7 @@ fn beside_tcp(bench: &Bench) -> Result<Vec<Figure>> {
     stage.client.links()[0].adjust(&lab::Direction::BOTH, |link| {
         link.rate(SHARED_RATE).delay(SHARED_DELAY)
     })?;
-    let seconds = bench.size("10", "3");
+    let seconds = bench.size("10", "2");
     let mut figures = Vec::new();
     for (name, more) in [("full", &[][..]), ("background", &["--background"][..])] {
         for control in ["cubic", "bbr"] {

@@ -245,7 +245,7 @@ fn wide_area(bench: &Bench) -> Result<Vec<Figure>> {
         receiver.forget("wide", size)?;
         ours.push(size as f64 / seconds / 1e6);
         // By CUBIC fewer bytes: the rate is the same from the second second on.
-        let fewer = (size / 8).to_string();
+        let fewer = (size / bench.size(8, 16)).to_string();
         cubic.push(tcp(bench, "cubic", ["-n", &fewer])? / 8e6);
         bbr.push(tcp(bench, "bbr", ["-n", &size.to_string()])? / 8e6);
     }
