@@ -4,8 +4,8 @@ use std::num::NonZeroU16;
 
 use protocol::{
     bulk::{
-        Acceptance, BlastHash, BlastRange, Carrier, ContentHash, Entry, EntryKind, Offer, Reason, ReceiverMessage, RelativePath,
-        SecretKey, SenderMessage, Sizes,
+        Acceptance, BlastHash, BlastRange, Carrier, ContentHash, Entry, EntryKind, Offer, Reason,
+        ReceiverMessage, RelativePath, SecretKey, SenderMessage, Sizes,
     },
     control::{Agreed, Message, Opening, Role, encode},
 };
@@ -94,5 +94,8 @@ pub(crate) fn bulk_messages() -> Vec<Vec<u8>> {
     ];
     let openings = [Role::Sender, Role::Receiver].map(|role| Opening::of(role).encode().to_vec());
     let sender = sender.iter().map(bytes_of);
-    sender.chain(receiver.iter().map(bytes_of)).chain(openings).collect()
+    sender
+        .chain(receiver.iter().map(bytes_of))
+        .chain(openings)
+        .collect()
 }

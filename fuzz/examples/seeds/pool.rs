@@ -5,8 +5,8 @@ use std::num::NonZeroU16;
 use protocol::{
     control::{Agreed, Message, Opening, Role, encode},
     pool::{
-        BalancerId, BalancerMessage, Config, Granter, Hello, MemberAddress, MemberMessage, MembershipState, PoolKey,
-        Refused, Table, TableKind, TableMember, VersionCheck,
+        BalancerId, BalancerMessage, Config, Granter, Hello, MemberAddress, MemberMessage,
+        MembershipState, PoolKey, Refused, Table, TableKind, TableMember, VersionCheck,
     },
 };
 
