@@ -20,6 +20,7 @@ use crate::{BulkError, carrier::Progress, stream::Stream};
 
 mod attempt;
 mod entries;
+mod pieces;
 mod tree;
 mod tree_transfer;
 

@@ -42,7 +42,7 @@ const SPARE_BYTES: u64 = 64 << 20;
 const PIECE_BYTES: u32 = 256 << 10;
 /// Pause after a piece, by the time of the piece.
 const PAUSE_FACTOR: u32 = 3;
-/// Longest sleep before the thread looks whether it ends.
+/// Longest sleep between two looks at the end of the thread.
 const STOP_CHECK_TIME: Duration = Duration::from_millis(10);
 
 const PLACE: &str = "keep an image for a takeover";

@@ -141,7 +141,7 @@ fn latency(bench: &Bench) -> Result<f64> {
     Ok(field.trim_matches('"').parse()?)
 }
 
-/// What TCP gets of a link that it shares with a transfer: half of it would be fair.
+/// The share of TCP beside a transfer on the same link: half of the link would be fair.
 fn beside_tcp(bench: &Bench) -> Result<Vec<Figure>> {
     bench.say("TCP beside a transfer, 100 Mbit/s, 20 ms");
     let stage = &bench.stage;

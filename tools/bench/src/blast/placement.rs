@@ -217,8 +217,8 @@ fn run(bench: &Bench, transfer: &Transfer) -> Result<Cost> {
     transfer.run(&bench.stage.client, &bench.stage.server)
 }
 
-/// Two hosts send to a third: each transfer has a socket of its own, so the kernel sorts the packets before it puts
-/// them anywhere. The paper's 35 % of interrupted blasts were those of a receiver with one ring of buffers.
+/// Two hosts send to a third. Each transfer has a socket, so the kernel sorts packets before placing them. In the paper
+/// a receiver had a single ring of buffers, and 35 % of the blasts were interrupted.
 fn two_senders(bench: &Bench) -> Result<Vec<Figure>> {
     bench.say("two senders");
     let transfer = Transfer {

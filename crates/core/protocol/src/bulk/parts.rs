@@ -38,12 +38,12 @@ pub struct Entry {
     pub permissions: u16,
     /// As in [`Offer`].
     pub modified_ns: u64,
-    /// What it is.
+    /// The kind.
     #[serde(with = "framed")]
     pub kind: EntryKind,
 }
 
-/// What an [`Entry`] is.
+/// Kinds of an [`Entry`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EntryKind {
     /// A file with these bytes, at most [`super::ENTRY_LEN_MAX`].

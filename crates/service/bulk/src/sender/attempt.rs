@@ -3,10 +3,8 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::Read,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZeroU16,
-    os::unix::fs::FileExt,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -18,14 +16,14 @@ use std::{
 
 use blast::{BlastRanges, Layout};
 use protocol::bulk::{
-    Acceptance, BlastHash, BlastRange, Carrier, ContentHash, Offer, PIECE_LEN_MAX, RANGES_MAX,
-    ReceiverMessage, SecretKey, SenderMessage, Sizes,
+    Acceptance, BlastHash, BlastRange, Carrier, ContentHash, Offer, RANGES_MAX, ReceiverMessage,
+    SecretKey, SenderMessage, Sizes,
 };
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::{
-    CONNECT_TIME, CarrierChoice, Event, Input, Item, ReceiverStream, Report, Sender, Watch,
-    name_at, rejected,
+    CONNECT_TIME, CarrierChoice, Event, Input, Item, Peer, ReceiverStream, Report, Sender, Watch,
+    name_at, pieces::Pieces, rejected,
 };
 use crate::{
     BulkError,
@@ -103,25 +101,13 @@ impl Sender<'_> {
         let key = &self.settings.key;
         let numbered = self.peers.iter_mut().enumerate();
         let wanted = numbered.filter(|(receiver, _)| receivers.contains(receiver));
-        // At the same time: a receiver that is off costs the rest no time.
-        let outcomes: Vec<(usize, Result<(), BulkError>)> = thread::scope(|scope| {
-            let connecting = wanted.map(|(receiver, peer)| {
-                let connect = move || {
-                    if peer.stream.is_none() {
-                        let address = peer.destination.address;
-                        peer.stream = Some(ReceiverStream::connect(address, key, CONNECT_TIME)?);
-                    }
-                    Ok(())
-                };
-                (receiver, scope.spawn(connect))
-            });
-            let connecting: Vec<_> = connecting.collect();
-            let joined = connecting.into_iter().map(|(receiver, it)| {
-                let outcome = it.join();
-                let outcome = outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                (receiver, outcome)
-            });
-            joined.collect()
+        // A receiver that is off costs the rest no time.
+        let outcomes = at_the_same_time(wanted, |peer: &mut Peer| {
+            if peer.stream.is_none() {
+                let address = peer.destination.address;
+                peer.stream = Some(ReceiverStream::connect(address, key, CONNECT_TIME)?);
+            }
+            Ok(())
         });
         let mut connected = Vec::new();
         for (receiver, outcome) in outcomes {
@@ -259,21 +245,13 @@ impl Sender<'_> {
         let watch = self.watch;
         let streams = self.peers.iter_mut().enumerate();
         let streams = streams.filter(|(receiver, _)| offered.contains(receiver));
-        // At the same time: a receiver whose hashes are not read is blocked.
-        let outcomes: Vec<(usize, Result<Agreement, BulkError>)> = thread::scope(|scope| {
-            let own = &own;
-            let agreeing = streams.filter_map(|(receiver, peer)| {
-                let stream = peer.stream.as_mut()?;
-                let agree = move || agree(watch, stream, plan, receiver, own);
-                Some((receiver, scope.spawn(agree)))
-            });
-            let agreeing: Vec<_> = agreeing.collect();
-            let joined = agreeing.into_iter().map(|(receiver, it)| {
-                let outcome = it.join();
-                let outcome = outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                (receiver, outcome)
-            });
-            joined.collect()
+        let streams = streams.filter_map(|(receiver, peer)| {
+            let stream = peer.stream.as_mut()?;
+            Some((receiver, (receiver, stream)))
+        });
+        // A receiver whose hashes are not read is blocked.
+        let outcomes = at_the_same_time(streams, |(receiver, stream)| {
+            agree(watch, stream, plan, receiver, &own)
         });
         let mut agreements = Vec::new();
         for (receiver, outcome) in outcomes {
@@ -422,7 +400,7 @@ impl Sender<'_> {
         agreements: &[Agreement],
         failed: &mut Vec<(usize, BulkError)>,
     ) -> Result<(u64, ContentHash), BulkError> {
-        let mut pieces = Pieces::new(item, plan);
+        let mut pieces = Pieces::new(item, plan.layout);
         let mut lost = Vec::new();
         let (begun, mut sent) = (Instant::now(), 0_u64);
         while let Some((position, bytes)) = pieces.next()? {
@@ -567,6 +545,25 @@ impl Sender<'_> {
         }
         self.peers[receiver].stream = None;
     }
+}
+
+/// Does something with each of several receivers, in a thread for each. Returns the outcomes with the numbers.
+fn at_the_same_time<P: Send, T: Send>(
+    receivers: impl Iterator<Item = (usize, P)>,
+    work: impl Fn(P) -> Result<T, BulkError> + Sync,
+) -> Vec<(usize, Result<T, BulkError>)> {
+    thread::scope(|scope| {
+        let work = &work;
+        let running: Vec<_> = receivers
+            .map(|(number, receiver)| (number, scope.spawn(move || work(receiver))))
+            .collect();
+        let ended = running.into_iter().map(|(number, it)| {
+            let outcome = it.join();
+            let outcome = outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            (number, outcome)
+        });
+        ended.collect()
+    })
 }
 
 /// Learns which blasts a receiver has, and waits until the receiver is ready for the others.
@@ -765,72 +762,5 @@ impl Supervisor for DataSupervisor<'_> {
         first.fetch_min(progress.position, Ordering::Relaxed);
         newest.store(progress.position, Ordering::Relaxed);
         self.watch.on_event(Event::Progress(progress));
-    }
-}
-
-/// The bytes of an item, one after the other. A piece lies in one blast.
-struct Pieces<'a> {
-    item: &'a mut Item,
-    plan: &'a Plan,
-    position: u64,
-    hasher: blake3::Hasher,
-}
-
-impl<'a> Pieces<'a> {
-    fn new(item: &'a mut Item, plan: &'a Plan) -> Self {
-        Self {
-            item,
-            plan,
-            position: 0,
-            hasher: blake3::Hasher::new(),
-        }
-    }
-
-    fn next(&mut self) -> Result<Option<(u64, Vec<u8>)>, BulkError> {
-        let position = self.position;
-        let in_blast = self.plan.layout.blast_bytes() - position % self.plan.layout.blast_bytes();
-        let most = usize::try_from(in_blast)
-            .unwrap_or(PIECE_LEN_MAX)
-            .min(PIECE_LEN_MAX);
-        let mut bytes = vec![0; most];
-        let len = match &mut self.item.input {
-            Input::File(file) => {
-                let rest = self.item.size.unwrap_or(0) - position;
-                let len = most.min(usize::try_from(rest).unwrap_or(most));
-                let read = file.read_exact_at(&mut bytes[..len], position);
-                read.map_err(|_| BulkError::SourceChanged)?;
-                len
-            }
-            Input::Stream(input) => read_some(input, &mut bytes).map_err(BulkError::Source)?,
-        };
-        if len == 0 {
-            return Ok(None);
-        }
-        bytes.truncate(len);
-        self.hasher.update(&bytes);
-        self.position += u64::try_from(len).unwrap_or(0);
-        Ok(Some((position, bytes)))
-    }
-
-    fn is_present(&self, position: u64, present: &BlastRanges) -> bool {
-        let blast = position / self.plan.layout.blast_bytes();
-        self.item.size.is_some() && u32::try_from(blast).is_ok_and(|it| present.contains(it))
-    }
-
-    fn end(&self) -> (u64, ContentHash) {
-        (
-            self.position,
-            ContentHash(*self.hasher.finalize().as_bytes()),
-        )
-    }
-}
-
-/// The bytes that are there; 0 at the end.
-fn read_some(input: &mut dyn Read, bytes: &mut [u8]) -> std::io::Result<usize> {
-    loop {
-        match input.read(bytes) {
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            read => return read,
-        }
     }
 }

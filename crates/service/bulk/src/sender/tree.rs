@@ -24,9 +24,9 @@ pub enum Part {
     File(Box<Item>),
     /// Neither file nor directory nor a link within the tree: is not sent.
     Skipped {
-        /// Where it is.
+        /// The path.
         path: PathBuf,
-        /// Why it is not sent.
+        /// The reason.
         reason: &'static str,
     },
     /// An unreadable part, or a part with a name that no receiver takes.

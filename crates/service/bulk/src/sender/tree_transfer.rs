@@ -13,9 +13,9 @@ pub enum TreeEvent<'a> {
     Begins(&'a Item),
     /// A part is not sent.
     Skipped {
-        /// Where it is.
+        /// The path.
         path: &'a Path,
-        /// Why it is not sent.
+        /// The reason.
         reason: &'static str,
     },
     /// A part could not be read.
