@@ -2,40 +2,67 @@
 
 use crate::{ChannelError, Key, Refusal};
 
-/// The version of the whole protocol of this crate.
-pub(crate) const VERSION: u8 = 1;
+/// The version of the whole protocol of this crate. Version 2 has brought [`AES_PATTERN`].
+pub(crate) const VERSION: u8 = 2;
+/// The oldest version that both ends speak.
+pub(crate) const OLDEST: u8 = 1;
+
+/// Handshake and ciphers of version 1.
+const CHACHA_PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+/// The same with the cipher that processors have instructions for.
+const AES_PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_BLAKE2s";
 
 /// The format, for lists of versions.
 pub const FORMAT: types::Format = types::Format {
     name: "encryption of the control stream",
     version: VERSION as u32,
-    oldest: VERSION as u32,
+    oldest: OLDEST as u32,
 };
 const MAGIC: [u8; 4] = *b"OLCH";
 const FIXED_BYTES: usize = MAGIC.len() + 2;
 
+/// What the initiator says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Greeting<'a> {
+    /// From [`OLDEST`] to [`VERSION`].
+    pub(crate) version: u8,
+    /// Name of the key.
+    pub(crate) name: &'a str,
+    /// Size, bytes.
+    pub(crate) len: usize,
+}
+
+/// The pattern of Noise of this version.
+pub(crate) const fn pattern(version: u8) -> &'static str {
+    match version {
+        1 => CHACHA_PATTERN,
+        _ => AES_PATTERN,
+    }
+}
+
 /// The greeting of an initiator with this key.
-pub(crate) fn of(key: &Key) -> Vec<u8> {
+pub(crate) fn of(key: &Key, version: u8) -> Vec<u8> {
     let name = key.name().as_bytes();
     let mut greeting = MAGIC.to_vec();
-    greeting.push(VERSION);
+    greeting.push(version);
     // The parser of key files limits the length of a name.
     greeting.push(u8::try_from(name.len()).unwrap_or(u8::MAX));
     greeting.extend_from_slice(name);
     greeting
 }
 
-/// Length of the greeting at the beginning of `bytes`, and name of the key. `None` if the greeting is incomplete. Bytes
-/// that cannot become a greeting are an error at once.
-pub(crate) fn read(bytes: &[u8]) -> Result<Option<(usize, &str)>, ChannelError> {
+/// The greeting at the beginning of `bytes`. `None` if the greeting is incomplete. Bytes that cannot become a greeting
+/// are an error at once.
+pub(crate) fn read(bytes: &[u8]) -> Result<Option<Greeting<'_>>, ChannelError> {
     let magic = bytes.iter().zip(&MAGIC);
     if magic.clone().any(|(a, b)| a != b) {
         return Err(ChannelError::NotOurs);
     }
-    match bytes.get(MAGIC.len()) {
-        Some(&VERSION) | None => {}
+    let version = match bytes.get(MAGIC.len()) {
+        Some(&version @ OLDEST..=VERSION) => version,
         Some(&version) => return Err(ChannelError::UnknownVersion(version)),
-    }
+        None => return Ok(None),
+    };
     let Some(&len) = bytes.get(FIXED_BYTES - 1) else {
         return Ok(None);
     };
@@ -47,7 +74,11 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Option<(usize, &str)>, ChannelError> 
         return Ok(None);
     };
     match str::from_utf8(name) {
-        Ok(name) if Key::is_name(name) => Ok(Some((FIXED_BYTES + len, name))),
+        Ok(name) if Key::is_name(name) => Ok(Some(Greeting {
+            version,
+            name,
+            len: FIXED_BYTES + len,
+        })),
         _ => Err(ChannelError::NotOurs),
     }
 }

@@ -1,8 +1,9 @@
 //! An authenticated, encrypted stream between a service and its logger.
 //!
 //! Both ends have a file of pre-shared keys ([`KeyRing`]), and agree on fresh session keys by
-//! `Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s` (The Noise Protocol Framework, revision 34). Without the pre-shared key an
-//! attacker can neither send nor read. An attacker who gets the pre-shared key later cannot read earlier messages.
+//! `Noise_NNpsk0_25519_AESGCM_BLAKE2s` (The Noise Protocol Framework, revision 34; version 1 had `ChaChaPoly`). Without
+//! the pre-shared key an attacker can neither send nor read. An attacker who gets the pre-shared key later cannot read
+//! earlier messages.
 //!
 //! ```text
 //! initiator -> responder   greeting:  "OLCH" | u8 version | u8 length | the key's name
@@ -14,7 +15,8 @@
 //! ```
 //!
 //! Lengths are big-endian. The greeting is the prologue of the handshake, and therefore cannot be changed on the way.
-//! The verdict is not protected: an attacker who can write into the connection can also end the connection. The
+//! The verdict is not protected: an attacker who can write into the connection can also end the connection, or have
+//! the initiator call again by version 1, which is as safe. The
 //! responder answers a replayed first message, but only the holder of the key can send a confirmation. Before the
 //! confirmation the responder takes no message.
 //!

@@ -1,12 +1,12 @@
 //! The protocol without a socket: bytes that arrived go in, bytes to send and plain text come out.
 
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 use snow::{Builder, HandshakeState, TransportState, params::NoiseParams};
 
-use crate::{ChannelError, Key, KeyRing, Refusal, greeting};
+use crate::greeting::{self, Greeting};
+use crate::{ChannelError, Key, KeyRing, Refusal};
 
-const NOISE_PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 /// The length in front of each message of Noise.
 const LENGTH_BYTES: usize = 2;
 /// The authentication tag of each message.
@@ -15,6 +15,11 @@ const TAG_BYTES: usize = 16;
 const HANDSHAKE_BYTES: usize = 32 + TAG_BYTES;
 /// The longest message of Noise (section 3 of the specification).
 const LONGEST: usize = 65_535;
+
+/// Least and most bytes of a read. A buffer is filled with zeros before each read, so that it is no larger than the
+/// reads before; a large read has few messages that become whole with the next read.
+const SHORT_READ_BYTES: usize = 16 << 10;
+const LONG_READ_BYTES: usize = 128 << 10;
 
 enum State {
     /// The initiator waits for the responder's verdict and message.
@@ -38,7 +43,11 @@ pub struct Session {
     key: Option<Key>,
     /// Bytes that arrived and were not read.
     incoming: Vec<u8>,
+    /// Size of the next read.
+    read_bytes: usize,
     outgoing: Vec<u8>,
+    /// Number of bytes at the beginning of `outgoing` that have been sent.
+    sent: usize,
     /// Decrypted bytes that were not taken.
     plain: Vec<u8>,
 }
@@ -55,8 +64,13 @@ impl Session {
     /// # Errors
     /// [`ChannelError::Internal`].
     pub fn initiator(key: &Key) -> Result<Self, ChannelError> {
-        let greeting = greeting::of(key);
-        let builder = builder(key, &greeting)?;
+        Self::initiator_of(key, greeting::VERSION)
+    }
+
+    /// The end that connects to a responder of this version.
+    pub(crate) fn initiator_of(key: &Key, version: u8) -> Result<Self, ChannelError> {
+        let greeting = greeting::of(key, version);
+        let builder = builder(key, version, &greeting)?;
         let mut handshake = builder.build_initiator().map_err(ChannelError::Internal)?;
         let mut message = [0; HANDSHAKE_BYTES];
         let len = handshake
@@ -79,7 +93,9 @@ impl Session {
             state,
             key,
             incoming: Vec::new(),
+            read_bytes: SHORT_READ_BYTES,
             outgoing: Vec::new(),
+            sent: 0,
             plain: Vec::new(),
         }
     }
@@ -101,7 +117,7 @@ impl Session {
     #[must_use]
     pub fn wants(&self) -> usize {
         match self.state {
-            State::Open(_) => LENGTH_BYTES + LONGEST,
+            State::Open(_) => self.read_bytes,
             State::Failed => 0,
             _ => Self::MOST_UNCONFIRMED - self.incoming.len().min(Self::MOST_UNCONFIRMED),
         }
@@ -116,6 +132,34 @@ impl Session {
             return Err(ChannelError::Truncated);
         }
         self.incoming.extend_from_slice(bytes);
+        self.take_incoming()
+    }
+
+    /// Takes bytes of the other end that `read` puts into a buffer. Returns the number of bytes that `read` has put
+    /// there, 0 at the end of the stream.
+    ///
+    /// # Errors
+    /// [`ChannelError`], as [`Self::feed`]. An error of `read` changes nothing.
+    pub(crate) fn feed_by(
+        &mut self,
+        read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+    ) -> Result<usize, ChannelError> {
+        let begin = self.incoming.len();
+        self.incoming.resize(begin + self.wants(), 0);
+        let read = read(&mut self.incoming[begin..]);
+        self.incoming
+            .truncate(begin + read.as_ref().copied().unwrap_or(0));
+        let len = read?;
+        if len == self.read_bytes {
+            self.read_bytes = (2 * len).min(LONG_READ_BYTES);
+        } else if len < self.read_bytes / 16 {
+            self.read_bytes = (self.read_bytes / 2).max(SHORT_READ_BYTES);
+        }
+        self.take_incoming()?;
+        Ok(len)
+    }
+
+    fn take_incoming(&mut self) -> Result<(), ChannelError> {
         let mut read = 0;
         loop {
             match self.step(read) {
@@ -152,12 +196,14 @@ impl Session {
         let State::Open(transport) = &mut self.state else {
             return Err(ChannelError::Truncated);
         };
-        let mut message = vec![0; plain.len().min(Self::MOST_PLAIN) + TAG_BYTES];
         for piece in plain.chunks(Self::MOST_PLAIN) {
-            let len = transport
-                .write_message(piece, &mut message)
+            let len = piece.len() + TAG_BYTES;
+            push_len(&mut self.outgoing, len);
+            let begin = self.outgoing.len();
+            self.outgoing.resize(begin + len, 0);
+            transport
+                .write_message(piece, &mut self.outgoing[begin..])
                 .map_err(ChannelError::Internal)?;
-            append(&mut self.outgoing, &message[..len]);
         }
         Ok(())
     }
@@ -165,7 +211,7 @@ impl Session {
     /// Bytes to be sent.
     #[must_use]
     pub fn outgoing(&self) -> &[u8] {
-        &self.outgoing
+        &self.outgoing[self.sent..]
     }
 
     /// The first `len` bytes of [`Self::outgoing`] have been sent.
@@ -173,7 +219,13 @@ impl Session {
     /// # Panics
     /// If fewer bytes are outgoing.
     pub fn sent(&mut self, len: usize) {
-        self.outgoing.drain(..len);
+        assert!(len <= self.outgoing().len(), "{len} bytes were sent");
+        self.sent += len;
+        // The rest is moved when it is the smaller part: a byte is moved once, however short the writes are.
+        if self.sent * 2 >= self.outgoing.len() {
+            self.outgoing.drain(..self.sent);
+            self.sent = 0;
+        }
     }
 
     /// Takes the received plain text.
@@ -227,7 +279,7 @@ impl Session {
     /// The responder reads greeting and first message.
     fn greeted(&mut self, keys: &KeyRing, at: usize) -> Result<usize, ChannelError> {
         let arrived = &self.incoming[at..];
-        let (len, name) = match greeting::read(arrived) {
+        let Greeting { version, name, len } = match greeting::read(arrived) {
             Ok(Some(read)) => read,
             Ok(None) => return Ok(0),
             Err(error) => {
@@ -246,7 +298,7 @@ impl Session {
         let Some(message) = of_length(rest, HANDSHAKE_BYTES)? else {
             return Ok(0);
         };
-        let builder = builder(&key, prologue)?;
+        let builder = builder(&key, version, prologue)?;
         let mut handshake = builder.build_responder().map_err(ChannelError::Internal)?;
         let mut buffer = [0; HANDSHAKE_BYTES];
         if handshake.read_message(message, &mut buffer).is_err() {
@@ -307,19 +359,20 @@ impl Session {
     }
 
     fn push(&mut self, message: &[u8]) {
-        append(&mut self.outgoing, message);
+        push_len(&mut self.outgoing, message.len());
+        self.outgoing.extend_from_slice(message);
     }
 }
 
-fn append(outgoing: &mut Vec<u8>, message: &[u8]) {
+fn push_len(outgoing: &mut Vec<u8>, len: usize) {
     // A message of Noise fits the length field.
-    let len = u16::try_from(message.len()).unwrap_or(u16::MAX);
+    let len = u16::try_from(len).unwrap_or(u16::MAX);
     outgoing.extend_from_slice(&len.to_be_bytes());
-    outgoing.extend_from_slice(message);
 }
 
-fn builder<'a>(key: &'a Key, prologue: &'a [u8]) -> Result<Builder<'a>, ChannelError> {
-    let params: NoiseParams = NOISE_PATTERN.parse().map_err(ChannelError::Internal)?;
+fn builder<'a>(key: &'a Key, version: u8, prologue: &'a [u8]) -> Result<Builder<'a>, ChannelError> {
+    let pattern = greeting::pattern(version);
+    let params: NoiseParams = pattern.parse().map_err(ChannelError::Internal)?;
     Builder::new(params)
         .psk(0, key.secret())
         .and_then(|builder| builder.prologue(prologue))

@@ -8,13 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{ChannelError, Key, KeyRing, Session};
+use crate::{ChannelError, Key, KeyRing, Refusal, Session, greeting};
 
 /// How long a handshake may take.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-
-/// The most that is read at once.
-const MAX_READ_BYTES: usize = 64 * 1024;
 
 /// Result of a single read of the socket.
 #[derive(Debug, PartialEq, Eq)]
@@ -93,29 +90,29 @@ impl<S: Read + Write> Channel<S> {
     /// [`ChannelError`]: the channel is of no more use. If this is a refusal, the other end has
     /// been told.
     pub fn receive(&mut self) -> Result<Received, ChannelError> {
-        let mut buffer = [0; MAX_READ_BYTES];
-        let most = self.session.wants().min(MAX_READ_BYTES);
-        let read = loop {
-            match self.stream.read(&mut buffer[..most]) {
-                // A socket with a time limit is not read on after a signal (signal(7)).
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                read => break read,
+        let stream = &mut self.stream;
+        let fed = self.session.feed_by(|buffer| {
+            loop {
+                match stream.read(buffer) {
+                    // A socket with a time limit is not read on after a signal (signal(7)).
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    read => break read,
+                }
             }
-        };
-        match read {
+        });
+        match fed {
             Ok(0) => self.session.ended().map(|()| Received::End),
-            Ok(len) => {
-                let result = self.session.feed(&buffer[..len]);
-                if !self.is_open() || result.is_err() {
+            Err(ChannelError::Io(error)) if would_block(&error) => Ok(Received::Nothing),
+            Err(error @ ChannelError::Io(_)) => Err(error),
+            fed => {
+                if !self.is_open() || fed.is_err() {
                     // Answers of the handshake are short, and fit into the socket buffer.
                     let flushed = self.flush();
-                    result?;
+                    fed?;
                     flushed?;
                 }
                 Ok(Received::Plain(self.session.take_plain()))
             }
-            Err(error) if would_block(&error) => Ok(Received::Nothing),
-            Err(error) => Err(error.into()),
         }
     }
 
@@ -176,9 +173,32 @@ impl Channel<TcpStream> {
     ) -> Result<Self, ChannelError> {
         let limit = limit.min(HANDSHAKE_LIMIT);
         let deadline = Instant::now() + limit;
-        let stream = TcpStream::connect_timeout(&to, limit)?;
+        let channel = match Self::call(to, key, deadline, greeting::VERSION) {
+            Err(ChannelError::Refused {
+                refusal: Refusal::Version(theirs @ greeting::OLDEST..greeting::VERSION),
+                ..
+            }) => Self::call(to, key, deadline, theirs)?,
+            called => called?,
+        };
+        channel.stream.set_read_timeout(Some(patience))?;
+        channel.stream.set_write_timeout(Some(patience))?;
+        Ok(channel)
+    }
+
+    fn call(
+        to: SocketAddr,
+        key: &Key,
+        deadline: Instant,
+        version: u8,
+    ) -> Result<Self, ChannelError> {
+        let now = Instant::now();
+        let left = deadline.saturating_duration_since(now);
+        if left.is_zero() {
+            return Err(ChannelError::TimedOut);
+        }
+        let stream = TcpStream::connect_timeout(&to, left)?;
         stream.set_nodelay(true)?;
-        let mut channel = Self::initiate(stream, key, Instant::now())?;
+        let mut channel = Self::new(stream, Session::initiator_of(key, version)?, now);
         while !channel.is_open() {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -190,8 +210,6 @@ impl Channel<TcpStream> {
             channel.receive()?;
         }
         channel.flush()?;
-        channel.stream.set_read_timeout(Some(patience))?;
-        channel.stream.set_write_timeout(Some(patience))?;
         Ok(channel)
     }
 }

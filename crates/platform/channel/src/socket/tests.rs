@@ -116,3 +116,55 @@ fn unresponsive_peer_times_out() {
     let error = Channel::connect(at, &key(), Duration::from_millis(100), IO_TIMEOUT).err();
     assert!(matches!(error, Some(ChannelError::TimedOut)), "{error:?}");
 }
+
+#[test]
+fn responder_of_version_before_is_called_by_that_version() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let key = key();
+    let keys = Arc::new(KeyRing::of(vec![key.clone()]));
+    let old = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut greeting = [0; 256];
+        assert!(stream.read(&mut greeting).unwrap() > 5);
+        assert_eq!(greeting[4], greeting::VERSION);
+        let refusal = Refusal::Version(greeting::OLDEST);
+        let verdict = greeting::verdict(Some(refusal));
+        stream.write_all(&verdict).unwrap();
+        drop(stream);
+        let (stream, _) = listener.accept().unwrap();
+        let mut version = [0; 5];
+        stream.peek(&mut version).unwrap();
+        assert_eq!(version[4], greeting::OLDEST);
+        let mut channel = Channel::accept(stream, keys, Instant::now());
+        loop {
+            match channel.receive().unwrap() {
+                Received::Plain(plain) if plain.is_empty() => {}
+                received => return received,
+            }
+        }
+    });
+    let mut channel = Channel::connect(at, &key, IO_TIMEOUT, IO_TIMEOUT).unwrap();
+    channel.say(b"spoken").unwrap();
+    channel.flush().unwrap();
+    assert_eq!(old.join().unwrap(), Received::Plain(b"spoken".to_vec()));
+}
+
+#[test]
+fn version_of_no_known_responder_is_reported() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    let newer = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut greeting = [0; 256];
+        assert!(stream.read(&mut greeting).unwrap() > 5);
+        let refusal = Refusal::Version(greeting::VERSION + 1);
+        stream.write_all(&greeting::verdict(Some(refusal))).unwrap();
+    });
+    let error = Channel::connect(at, &key(), IO_TIMEOUT, IO_TIMEOUT).map(drop);
+    let Err(ChannelError::Refused { refusal, .. }) = error else {
+        panic!("connected");
+    };
+    assert_eq!(refusal, Refusal::Version(greeting::VERSION + 1));
+    newer.join().unwrap();
+}
