@@ -14,6 +14,9 @@ pub(crate) const MANIFEST_FILE: &str = "manifest";
 /// Longest file of a file system.
 pub(crate) const MAX_FILE_BYTES: u64 = i64::MAX.cast_unsigned();
 
+/// Length and checksum of a file.
+pub(crate) type Sum = (u64, u32);
+
 /// Writes the manifest of this directory: from then on the image is complete.
 pub(crate) fn write(directory: &Path) -> io::Result<()> {
     let mut text = String::new();
@@ -71,6 +74,24 @@ pub(crate) fn check(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// Compares files that have arrived in this directory with the manifest, which must be the last of these files. The
+/// manifest has no checksum for an additional file: such a file could contain anything.
+pub(crate) fn check_arrived(directory: &Path, arrived: &[(String, Sum)]) -> io::Result<()> {
+    let text = fs::read_to_string(directory.join(MANIFEST_FILE))?;
+    let noted = parse(&text).ok_or_else(|| torn(MANIFEST_FILE))?;
+    let (last, files) = arrived.split_last().ok_or(io::ErrorKind::UnexpectedEof)?;
+    let names = files.iter().map(|(name, _)| name.as_str());
+    if last.0 != MANIFEST_FILE || !names.eq(noted.keys().copied()) {
+        let words = "an image has other files than it names";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, words));
+    }
+    let changed = files.iter().zip(noted.values());
+    match changed.into_iter().find(|((_, now), then)| now != *then) {
+        Some(((name, _), _)) => Err(torn(name)),
+        None => Ok(()),
+    }
+}
+
 fn torn(file: &str) -> io::Error {
     let what = format!("{file:?} of the image has changed since the checkpoint");
     io::Error::new(io::ErrorKind::InvalidData, what)
@@ -78,7 +99,7 @@ fn torn(file: &str) -> io::Error {
 
 /// The files that a manifest names, with lengths and checksums. The encoding is unique: each line has the form that
 /// [`write`] writes, and a file has a single line.
-pub(crate) fn parse(text: &str) -> Option<BTreeMap<&str, (u64, u32)>> {
+pub(crate) fn parse(text: &str) -> Option<BTreeMap<&str, Sum>> {
     let (files, _) = text.strip_suffix('\n')?.rsplit_once('\n')?;
     if sealed(text[..=files.len()].to_owned()) != text {
         return None;
@@ -97,8 +118,7 @@ pub(crate) fn parse(text: &str) -> Option<BTreeMap<&str, (u64, u32)>> {
     Some(noted)
 }
 
-/// Length and checksum of a file.
-fn sum(path: &Path) -> io::Result<(u64, u32)> {
+fn sum(path: &Path) -> io::Result<Sum> {
     let mut file = File::open(path)?;
     let (mut hasher, mut length) = (Hasher::new(), 0);
     let mut piece = vec![0; 1 << 20];

@@ -14,7 +14,12 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{manifest, store::Image};
+use crc32fast::Hasher;
+
+use crate::{
+    manifest::{self, Sum},
+    store::Image,
+};
 
 /// Size of the two lengths of a header.
 const LENGTHS_BYTES: usize = 2 + 8;
@@ -130,10 +135,38 @@ pub struct Unpack {
     image: Image,
     /// Received bytes of an incomplete header.
     header: Vec<u8>,
-    /// The file that is being written, and the number of missing bytes.
-    file: Option<(File, u64)>,
-    /// The files up to now, with lengths.
-    taken: Vec<(String, u64)>,
+    /// The file that is being written.
+    file: Option<Arriving>,
+    /// The files up to now.
+    taken: Vec<(String, Sum)>,
+}
+
+/// A file of an image that arrives.
+#[derive(Debug)]
+struct Arriving {
+    file: File,
+    name: String,
+    length: u64,
+    /// Number of missing bytes.
+    left: u64,
+    /// Of the bytes before.
+    hasher: Hasher,
+}
+
+impl Arriving {
+    /// Writes bytes of the file. Returns the bytes behind the file.
+    fn take<'a>(&mut self, bytes: &'a [u8]) -> io::Result<&'a [u8]> {
+        let left = usize::try_from(self.left).unwrap_or(usize::MAX);
+        let (now, rest) = bytes.split_at(left.min(bytes.len()));
+        self.file.write_all(now)?;
+        self.hasher.update(now);
+        self.left -= now.len() as u64;
+        Ok(rest)
+    }
+
+    fn into_taken(self) -> (String, Sum) {
+        (self.name, (self.length, self.hasher.finalize()))
+    }
 }
 
 impl Unpack {
@@ -155,17 +188,11 @@ impl Unpack {
     pub fn take(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             bytes = match &mut self.file {
-                Some((file, left)) => {
-                    let now = usize::try_from(*left)
-                        .unwrap_or(usize::MAX)
-                        .min(bytes.len());
-                    file.write_all(&bytes[..now])?;
-                    *left -= now as u64;
-                    &bytes[now..]
-                }
+                Some(file) => file.take(bytes)?,
                 None => self.take_header(bytes)?,
             };
-            self.file.take_if(|(_, left)| *left == 0);
+            let whole = self.file.take_if(|file| file.left == 0);
+            self.taken.extend(whole.map(Arriving::into_taken));
         }
         Ok(())
     }
@@ -187,8 +214,13 @@ impl Unpack {
                 return Err(malformed(format!("an image has a file of {length} bytes")));
             }
             let file = File::create_new(self.image.directory.join(&name))?;
-            self.file = Some((file, length));
-            self.taken.push((name, length));
+            self.file = Some(Arriving {
+                file,
+                name,
+                length,
+                left: length,
+                hasher: Hasher::new(),
+            });
             self.header.clear();
         }
         Ok(rest)
@@ -202,13 +234,7 @@ impl Unpack {
         if self.file.is_some() || !self.header.is_empty() {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        // The manifest has no checksum for an additional file: such a file could contain anything.
-        if manifest::files(&self.image.directory)? != self.taken {
-            return Err(malformed(
-                "an image has other files than it names".to_owned(),
-            ));
-        }
-        self.image.check()?;
+        manifest::check_arrived(&self.image.directory, &self.taken)?;
         Ok(self.image)
     }
 }

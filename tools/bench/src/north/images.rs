@@ -14,8 +14,8 @@ use crate::traffic::on_client;
 const FULL: (u64, &str) = (256 << 20, "280000");
 const QUICK: (u64, &str) = (32 << 20, "40000");
 const FETCH_AIM_MS: f64 = 250.0;
-const FETCH_BOUND: &str = "the image comes in the control stream, encrypted by Noise, and is unpacked and checked by one \
-     thread; a standby that has the image needs none of this";
+const FETCH_BOUND: &str = "logger and standby share two processors: the logger reads and encrypts, the standby decrypts and \
+     writes; a standby that has the image needs none of this";
 const CHECKPOINT_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
@@ -91,7 +91,7 @@ fn fill(bench: &Bench, commands: &str) -> Result<()> {
     let (ip, port) = (address.ip().to_string(), address.port().to_string());
     let arguments = [
         "-h", &ip, "-p", &port, "-t", "set", "-c", "50", "-P", "16", "-n", commands, "-r",
-        "200000", "-d", "1000", "-q",
+        "320000", "-d", "1000", "-q",
     ];
     on_client(bench, "redis-benchmark", &arguments).map(drop)
 }

@@ -48,7 +48,7 @@ pub(crate) enum ImageState {
 /// Positions in each request.
 const POSITIONS_PER_REQUEST: usize = 10_000;
 /// Bytes of a stream in each request, and bytes of all requests without an answer.
-const PIECE_BYTES: u64 = 1 << 20;
+const PIECE_BYTES: u64 = 256 << 10;
 const READ_AHEAD_BYTES: u64 = 4 << 20;
 
 impl LoggerClient {
@@ -110,24 +110,28 @@ impl LoggerClient {
         process: u32,
         from: u64,
         length: u64,
-        take: impl FnMut(&[u8]),
+        mut take: impl FnMut(&[u8]),
     ) -> Result<(), ServeError> {
         let piece = |from, max_len| Request::ReadDeterminants {
             process,
             from,
             max_len,
         };
-        self.read_pieces(from, length, piece, take)
+        self.read_pieces(from, length, piece, |bytes| {
+            take(bytes);
+            true
+        })?;
+        Ok(())
     }
 
-    /// The bytes of an image from there to there.
+    /// The bytes of an image from there on, until its end, or until `take` wants no more. Returns their end.
     pub(crate) fn read_image(
         &mut self,
         image: u64,
         from: u64,
         length: u64,
-        take: impl FnMut(&[u8]),
-    ) -> Result<(), ServeError> {
+        take: impl FnMut(&[u8]) -> bool,
+    ) -> Result<u64, ServeError> {
         let piece = |from, max_len| Request::ReadImage {
             image,
             from,
@@ -136,18 +140,19 @@ impl LoggerClient {
         self.read_pieces(from, length, piece, take)
     }
 
-    /// From there to there, by such requests.
+    /// From there to there, by such requests, until `take` wants no more. Returns the end of the taken bytes.
     fn read_pieces(
         &mut self,
         from: u64,
         length: u64,
         piece: impl Fn(u64, u32) -> Request,
-        mut take: impl FnMut(&[u8]),
-    ) -> Result<(), ServeError> {
+        mut take: impl FnMut(&[u8]) -> bool,
+    ) -> Result<u64, ServeError> {
         let mut asked = from;
         let mut taken = from;
-        while taken < length {
-            while asked < length && asked - taken < READ_AHEAD_BYTES {
+        let mut end = length;
+        while taken < end {
+            while asked < end && asked - taken < READ_AHEAD_BYTES {
                 let most = (length - asked).min(PIECE_BYTES);
                 self.send(&piece(asked, u32::try_from(most).unwrap_or(u32::MAX)))?;
                 asked += most;
@@ -157,12 +162,14 @@ impl LoggerClient {
                     if !bytes.is_empty() =>
                 {
                     taken += bytes.len() as u64;
-                    take(&bytes);
+                    if !take(&bytes) {
+                        end = asked; // the answers that are under way
+                    }
                 }
                 other => return Err(unexpected(&other)),
             }
         }
-        Ok(())
+        Ok(taken)
     }
 
     /// Sends requests about an image in transfer; the replies come as [`ImageReply`] messages.

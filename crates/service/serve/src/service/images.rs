@@ -1,18 +1,21 @@
 //! Images of the server at a remote logger: images are uploaded, and a host that takes over fetches the last image.
 
+use std::time::Duration;
+
 use checkpoint::Unpack;
 use protocol::control::KeptImage;
 
 use super::Service;
 use crate::{
+    clock,
     error::{ServeError, SystemContext as _},
     events::Code,
     logger_client::{ImageReply, LoggerClient},
     north::{North, Uploaded},
 };
 
-/// Bytes of an image that are fetched before the loop goes on.
-const FETCH_STEP_BYTES: u64 = 1 << 20;
+/// Time in which an image is fetched before the loop goes on: the heart must beat.
+const FETCH_STEP_TIME: Duration = Duration::from_millis(50);
 
 const UNPACK: &str = "unpack the server's last checkpoint";
 
@@ -113,18 +116,19 @@ impl Service {
     ) -> Result<Option<Result<(), ServeError>>, ServeError> {
         let mut from = 0;
         while from < image.length {
-            let to = image.length.min(from + FETCH_STEP_BYTES);
+            let until = clock::now() + FETCH_STEP_TIME;
             let mut taken = Ok(());
             let read = |logger: &mut LoggerClient| {
-                logger.read_image(image.number, from, to, |bytes| {
+                logger.read_image(image.number, from, image.length, |bytes| {
                     if taken.is_ok() {
                         taken = unpack.take(bytes);
                     }
+                    taken.is_ok() && clock::now() < until
                 })
             };
-            if self.ask_logger(read)?.is_none() {
+            let Some(to) = self.ask_logger(read)? else {
                 return Ok(None);
-            }
+            };
             if taken.is_err() {
                 return Ok(Some(taken.doing(UNPACK)));
             }
