@@ -227,6 +227,7 @@ pub(crate) fn send(arguments: &Send) -> Outcome {
         peer_timeout: arguments.peer_timeout,
         retry: arguments.retry,
         carrier: arguments.carrier.into(),
+        connections: arguments.connections,
         compares: arguments.delta,
     };
     if arguments.background {
@@ -486,17 +487,22 @@ impl SenderWatch {
         let seconds = self.with_state(|state| state.began.elapsed().as_secs_f64());
         let (packets, needed) = report.packets;
         let repeated = packets.saturating_sub(needed);
+        let (arrived, predicted) = report.predictions;
         let words = format!(
-            "{source}: {} sent in {seconds:.1} s{}",
+            "{source}: {} sent in {seconds:.1} s{}{}",
             bytes_in_words(report.size),
             match repeated {
                 0 => String::new(),
                 _ => format!(", {:.1} % of the packets twice", share(repeated, needed)),
+            },
+            match arrived.saturating_sub(predicted) * FEW_UNPREDICTED > arrived {
+                true => predicted_in_words(report.predictions),
+                false => String::new(),
             }
         );
         let event = json!({
             "event": "done", "source": source, "bytes": report.size, "seconds": seconds,
-            "packets": packets, "repeated": repeated, "hash": report.hash
+            "packets": packets, "repeated": repeated, "arrived": arrived, "predicted": predicted, "hash": report.hash
         });
         say(self.json, Priority::Notice, &words, event);
     }
@@ -525,7 +531,8 @@ impl SenderWatch {
         if self.json {
             let event = json!({
                 "event": "progress", "name": name, "position": progress.position, "bytes": size,
-                "bytes_per_second": rate, "packets": progress.packets
+                "bytes_per_second": rate, "packets": progress.packets,
+                "arrived": progress.arrived, "predicted": progress.predicted
             });
             say(true, Priority::Info, "progress", event);
             return;
@@ -543,9 +550,21 @@ impl SenderWatch {
             0 => String::new(),
             _ => format!(", {:.1} % repeated", share(repeated, progress.needed)),
         };
+        let predicted = predicted_in_words((progress.arrived, progress.predicted));
         let position = bytes_in_words(progress.position);
-        let line = format!("\r{name}: {position}{of}, {rate}/s{repeated}\x1b[K");
+        let line = format!("\r{name}: {position}{of}, {rate}/s{repeated}{predicted}\x1b[K");
         let _ = io::stderr().write_all(line.as_bytes());
+    }
+}
+
+/// One of so many packets may be where it was not predicted, and the summary does not tell.
+const FEW_UNPREDICTED: u64 = 2000;
+
+/// The packets that arrived as the receiver had predicted, of all that arrived.
+fn predicted_in_words((arrived, predicted): (u64, u64)) -> String {
+    match arrived {
+        0 => String::new(),
+        _ => format!(", {:.1} % as predicted", share(predicted, arrived)),
     }
 }
 
@@ -588,7 +607,7 @@ impl sender::Watch for SenderWatch {
             ),
             NoDatagrams => (
                 Priority::Warning,
-                "no UDP passes to the receivers: the data travels by TCP, slower; let UDP pass on the receivers' port"
+                "no UDP passes to the receivers: the data travels by TCP; let UDP pass on the receivers' port"
                     .to_owned(),
                 json!({"event": "no_datagrams"}),
             ),

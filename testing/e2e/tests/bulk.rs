@@ -244,15 +244,39 @@ fn tree_arrives_although_the_receiver_is_killed() {
     assert_eq!(names.count(), 1, "nothing else is left");
 }
 
+/// The receiver is killed in the midst of it.
 #[test]
 fn data_travels_by_tcp_where_no_udp_passes() {
-    let scene = Scene::new("bulk-tcp", 1);
+    let mut scene = Scene::new("bulk-tcp", 1);
     let rule = "nft add table ip f; nft 'add chain ip f in { type filter hook input priority 0; }'; \
                 nft add rule ip f in meta l4proto udp drop";
     e2e::arrange::run_words(&scene.receivers[0].host, &["sh", "-c", rule]);
-    let said = assert_done(scene.send(&[]));
+    scene.receivers[0].host.impair(&slow(0.0)).expect("a link");
+    let child = scene.send(&[]);
+    wait_until("a part has arrived", || scene.arrived(0) >= 8 << 20);
+    let connections = connections_of(&scene.receivers[0].host);
+    scene.kill(0);
+    scene.start(0, &[]);
+    let said = assert_done(child);
     assert!(said.contains("no_datagrams"), "{said}");
+    let present = present(&said);
+    assert!(
+        present.iter().any(|present| *present >= 4 << 20),
+        "{present:?}: {said}"
+    );
+    assert_eq!(connections, 5, "messages, and four for the data");
     scene.assert_stored(0);
+}
+
+/// TCP connections of the receiver.
+fn connections_of(host: &Host) -> usize {
+    let filter = format!("sport = :{RECEIVER_PORT}");
+    let mut command = host.command("ss");
+    let printed = command
+        .args(["-Htn", "state", "established", &filter])
+        .output();
+    let printed = printed.expect("ss").stdout;
+    String::from_utf8_lossy(&printed).lines().count()
 }
 
 #[test]

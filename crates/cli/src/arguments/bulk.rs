@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use bulk::sender::CarrierChoice;
-use clap::{Args, ValueEnum};
+use clap::{Args, ValueEnum, value_parser};
 
 use crate::units;
 
@@ -44,6 +44,11 @@ pub(crate) struct Send {
     /// How the data travels
     #[arg(long, value_enum, default_value = "auto", help_heading = "Network")]
     pub(crate) carrier: CarrierName,
+    /// Most TCP connections for the data of a file, where the data travels by TCP
+    ///
+    /// Several connections are faster where packets are lost. With --background there is one.
+    #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = value_parser!(u8).range(1..=16), help_heading = "Network")]
+    pub(crate) connections: u8,
     /// Print events as JSON, one event per line
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
@@ -52,7 +57,7 @@ pub(crate) struct Send {
 /// How the data travels.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum CarrierName {
-    /// by UDP; where no UDP passes, by TCP, which is slower
+    /// by UDP; where no UDP passes, by TCP
     Auto,
     /// by UDP, on the port of the receiver
     Udp,

@@ -40,7 +40,7 @@ pub use layout::{Layout, LayoutError, PacketId};
 pub use peer::{PeerSet, Protest};
 pub use ranges::BlastRanges;
 pub use rate::Policy;
-pub use receiver::{InvalidPacket, Receiver, Reception};
+pub use receiver::{InvalidPacket, Predictions, Receiver, Reception};
 #[cfg(feature = "flaws")]
 pub use relocation::plan_relocations_with;
 pub use relocation::{Landed, Relocation, Spot, plan_relocations};

@@ -4,6 +4,15 @@ use protocol::blast::{Acknowledgement, PacketHeader, PacketSet};
 
 use crate::{BlastRanges, Layout, LayoutError, PacketId, flaws::Flaws};
 
+/// How often the next packet was the packet that was expected (section 1 of the paper).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Predictions {
+    /// Packets that were taken.
+    pub packets: u64,
+    /// Packets that followed the packet before.
+    pub right: u64,
+}
+
 /// What a packet was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reception {
@@ -99,6 +108,7 @@ struct Seen {
 #[derive(Debug, Clone, Copy, Default)]
 struct Counts {
     acknowledgements: u32,
+    predictions: Predictions,
     duplicates: u32,
     congestion: u32,
 }
@@ -166,6 +176,12 @@ impl Receiver {
     #[must_use]
     pub const fn duplicates(&self) -> u32 {
         self.counts.duplicates
+    }
+
+    /// Packets that were taken, and how many were expected. A blast that is there from the beginning is skipped.
+    #[must_use]
+    pub const fn predictions(&self) -> Predictions {
+        self.counts.predictions
     }
 
     /// The next blast that became whole.
@@ -411,6 +427,9 @@ impl Receiver {
             incoming.missing = PacketSet::empty(count);
             self.whole.push_back(blast);
         }
+        let predictions = &mut self.counts.predictions;
+        predictions.packets += 1;
+        predictions.right += u64::from(id == self.next);
         self.next = match packet + 1 < count {
             true => PacketId {
                 blast,

@@ -10,13 +10,17 @@
 //! receiver -> sender    Accept, or Rejected   the receiver's UDP port
 //! sender -> receiver    Keep                  blasts that are right, and need not be sent
 //! receiver -> sender    Prepares …, Ready     if parts of an older file are copied
-//!                       (packets of crate::blast, or Piece …)
+//!                       (packets of crate::blast as datagrams or on other connections, or Piece …)
+//! receiver -> sender    Arrived …
 //! sender -> receiver    Finish                hash and size of the whole
 //! receiver -> sender    Stored, or Rejected
 //! sender -> receiver    Offer …               the next file
 //!
 //! sender -> receiver    Entry …               small files, directories and links, several at once
 //! receiver -> sender    Stored or Rejected …  for each, in their order
+//!
+//! sender -> receiver    Join                  on another connection
+//! receiver -> sender    Joined                packets of crate::blast follow
 //! ```
 //!
 //! `Rejected` ends the offer, at any time, and the sender may make another offer. Either end may close the stream: the
@@ -36,11 +40,15 @@ pub use parts::{
     SecretKey, Sizes,
 };
 
-/// The version of the messages.
-pub const STREAM_VERSION: u8 = 1 + cfg!(feature = "next-version") as u8;
+/// The version of the messages. Version 2 has brought [`Carrier::Connections`], [`SenderMessage::Join`],
+/// [`ReceiverMessage::Joined`] and [`ReceiverMessage::Arrived`].
+pub const STREAM_VERSION: u8 = 2 + cfg!(feature = "next-version") as u8;
 
 /// The oldest version that is understood.
 pub const OLDEST_STREAM_VERSION: u8 = 1;
+
+/// The version that brought data connections, and news of arrivals.
+pub const CONNECTIONS: u8 = 2;
 
 /// The versions that this program speaks.
 pub const STREAM_VERSIONS: Versions = match Versions::new(OLDEST_STREAM_VERSION, STREAM_VERSION) {
@@ -100,13 +108,26 @@ pub enum SenderMessage {
     Withdraw,
     /// A small part of a tree. Between two offers alone.
     Entry(Entry),
+    /// This connection carries packets of the transfer with this key ([`Carrier::Connections`]): behind
+    /// [`ReceiverMessage::Joined`] no message comes.
+    Join {
+        /// The key of the offer.
+        key: SecretKey,
+    },
 }
 
 impl Message for SenderMessage {
     const FROM: Role = Role::Sender;
 
     fn since(&self) -> u8 {
-        OLDEST_STREAM_VERSION
+        match self {
+            Self::Offer(Offer {
+                carrier: Carrier::Connections { .. },
+                ..
+            })
+            | Self::Join { .. } => CONNECTIONS,
+            _ => OLDEST_STREAM_VERSION,
+        }
     }
 }
 
@@ -138,13 +159,25 @@ pub enum ReceiverMessage {
     Ready,
     /// To [`SenderMessage::Withdraw`]: no other message about the offer comes.
     Withdrawn,
+    /// To [`SenderMessage::Join`].
+    Joined,
+    /// While datagrams arrive, once a second, and when all have arrived.
+    Arrived {
+        /// Packets that were taken.
+        packets: u64,
+        /// Packets of these that followed the packet before, as the receiver had predicted.
+        predicted: u64,
+    },
 }
 
 impl Message for ReceiverMessage {
     const FROM: Role = Role::Receiver;
 
     fn since(&self) -> u8 {
-        OLDEST_STREAM_VERSION
+        match self {
+            Self::Joined | Self::Arrived { .. } => CONNECTIONS,
+            _ => OLDEST_STREAM_VERSION,
+        }
     }
 }
 

@@ -74,6 +74,19 @@ impl<S: Read + Write> Channel<S> {
         &self.stream
     }
 
+    /// The socket, for bytes that are not encrypted by the channel. Both ends have agreed on this: the other end has
+    /// sent nothing behind the last message, and everything of this end is sent.
+    ///
+    /// # Errors
+    /// [`ChannelError::Truncated`]: that is not so.
+    pub fn into_stream(self) -> Result<S, ChannelError> {
+        self.session.ended()?;
+        match self.wants_write() {
+            true => Err(ChannelError::Truncated),
+            false => Ok(self.stream),
+        }
+    }
+
     /// The handshake is not complete after its time limit.
     pub fn has_expired(&self, now: Instant) -> bool {
         !self.is_open() && now >= self.deadline

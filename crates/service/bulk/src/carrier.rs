@@ -1,4 +1,4 @@
-//! The two ends of a transfer by datagrams: the core `blast` with sockets, ciphers and data.
+//! The two ends of a transfer: by datagrams, the core `blast` with sockets, ciphers and data; or by TCP connections.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -6,6 +6,7 @@ use std::{
 };
 
 mod cipher;
+mod connections;
 mod placing;
 mod receiving;
 mod sending;
@@ -14,6 +15,7 @@ mod socket;
 mod source;
 
 pub use cipher::{KEY_LEN, PacketKey, TAG_LEN};
+pub use connections::{Arrivals, Connected, Pace, Queue, receive_blasts, send_blasts};
 pub use placing::Placement;
 pub use receiving::{Incoming, Reception, receive};
 pub use sending::{Outgoing, Target, Transmitted, send};
@@ -33,6 +35,10 @@ pub struct Progress {
     pub packets: u64,
     /// Packets that the transfer needs without losses.
     pub needed: u64,
+    /// Packets that a receiver has taken, as far as known.
+    pub arrived: u64,
+    /// Packets of these that the receiver had expected next.
+    pub predicted: u64,
 }
 
 /// Watches an end of a transfer, from other threads.

@@ -68,6 +68,9 @@ pub enum BulkError {
     /// A message that has no place here.
     #[error("the peer broke the order of messages: both programs may be of different versions")]
     OutOfOrder,
+    /// Bytes of a data connection that were not made with the key of the transfer, or were changed.
+    #[error("the data was changed on the way, or comes from somebody else")]
+    Forged,
     /// The receiver does not take an offer, or cannot store the data.
     #[error("{reason}{}{detail}", if detail.is_empty() { "" } else { ": " })]
     Rejected {
@@ -117,6 +120,7 @@ impl BulkError {
             Self::Sender(_) | Self::Protocol(_) | Self::OutOfOrder => "protocol",
             Self::Layout(_) => "sizes",
             Self::Source(_) => "source",
+            Self::Forged => "forged",
             Self::SourceChanged => "source_changed",
             Self::Sink(_) => "sink",
             Self::Socket { .. } => "socket",
@@ -156,6 +160,7 @@ impl BulkError {
             | Self::Channel(_)
             | Self::Protocol(_)
             | Self::Sender(_)
+            | Self::Forged
             | Self::OutOfOrder => Fault::Transfer,
         }
     }

@@ -13,10 +13,10 @@ use std::{
 
 use channel::KeyRing;
 use protocol::bulk::{
-    ENTRY_LEN_MAX, Entry, EntryKind, Offer, Reason, ReceiverMessage, SenderMessage,
+    ENTRY_LEN_MAX, Entry, EntryKind, Offer, Reason, ReceiverMessage, SecretKey, SenderMessage,
 };
 
-use self::quota::Quota;
+use self::{joins::Joins, quota::Quota};
 use crate::{
     BulkError,
     directory::{Attributes, Directory, Rejection},
@@ -24,6 +24,8 @@ use crate::{
     stream::Stream,
 };
 
+mod beside;
+mod joins;
 mod quota;
 mod storing;
 
@@ -139,6 +141,7 @@ struct Shared<'a> {
     directory: &'a Directory,
     quota: &'a Quota,
     watch: &'a dyn Watch,
+    joins: Joins,
     transfers: AtomicUsize,
     connections: AtomicUsize,
     /// A file was stored.
@@ -181,6 +184,7 @@ impl Receiver {
             directory: &self.directory,
             quota: &self.quota,
             watch,
+            joins: Joins::default(),
             transfers: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
             has_stored: AtomicBool::new(false),
@@ -263,11 +267,19 @@ impl Shared<'_> {
     ) -> Result<(), BulkError> {
         stream.set_nonblocking(false).doing("accept a connection")?;
         let mut stream = SenderStream::accept(stream, keys)?;
-        self.watch.on_event(Event::Connected { sender });
+        let mut is_told = false;
         // Directories of a tree whose contents have not all arrived.
         let mut open_directories = 0_u64;
         loop {
-            let is_stored = match stream.receive(IDLE_TIME, &|| self.watch.is_stopped())? {
+            let message = stream.receive(IDLE_TIME, &|| self.watch.is_stopped())?;
+            if let SenderMessage::Join { key } = message {
+                return self.join(stream, key);
+            }
+            if !is_told {
+                is_told = true;
+                self.watch.on_event(Event::Connected { sender });
+            }
+            let is_stored = match message {
                 SenderMessage::Offer(offer) => self.take(&mut stream, sender, offer)?,
                 SenderMessage::Entry(entry) => {
                     match entry.kind {
@@ -286,12 +298,27 @@ impl Shared<'_> {
                 }
                 SenderMessage::Keep { .. }
                 | SenderMessage::Piece { .. }
+                | SenderMessage::Join { .. }
                 | SenderMessage::Finish { .. } => false,
             };
             if is_stored && open_directories == 0 {
                 self.has_stored.store(true, Ordering::Release);
             }
         }
+    }
+
+    /// The connection becomes a data connection of a transfer.
+    fn join(&self, mut stream: SenderStream, key: SecretKey) -> Result<(), BulkError> {
+        let Some(place) = self.joins.find(key) else {
+            // The transfer is over, or has failed.
+            let reason = Reason::OutOfOrder;
+            let detail = String::new();
+            return stream.send(&ReceiverMessage::Rejected { reason, detail });
+        };
+        stream.send(&ReceiverMessage::Joined)?;
+        // A transfer that ends now closes the connection.
+        let _ = place.try_send(stream.into_connection()?);
+        Ok(())
     }
 
     /// Returns whether the file is stored.

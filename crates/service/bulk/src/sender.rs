@@ -19,8 +19,10 @@ use self::attempt::AttemptEnd;
 use crate::{BulkError, carrier::Progress, stream::Stream};
 
 mod attempt;
+mod connections;
 mod entries;
 mod pieces;
+mod supervisor;
 mod tree;
 mod tree_transfer;
 
@@ -137,11 +139,11 @@ pub(crate) fn modified_ns(metadata: &std::fs::Metadata) -> u64 {
 /// How the data travels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CarrierChoice {
-    /// In datagrams; where none pass, in the control stream.
+    /// In datagrams; where none pass, by TCP.
     Auto,
     /// In datagrams.
     Datagrams,
-    /// In the control stream.
+    /// By TCP.
     Stream,
 }
 
@@ -160,6 +162,8 @@ pub struct Settings {
     pub retry: Duration,
     /// How the data travels.
     pub carrier: CarrierChoice,
+    /// Most TCP connections to a receiver for the data of a file.
+    pub connections: u8,
     /// Parts that a file of the same name has already are not sent.
     pub compares: bool,
 }
@@ -192,7 +196,7 @@ pub enum Event {
         /// Reason.
         reason: String,
     },
-    /// No datagrams pass: the data travels in the control stream, slower.
+    /// No datagrams pass: the data travels by TCP.
     NoDatagrams,
 }
 
@@ -211,6 +215,8 @@ pub struct Report {
     pub size: u64,
     /// Packets that were sent, and packets that are needed without losses.
     pub packets: (u64, u64),
+    /// Packets that the receivers have taken, and how many of these they had expected next.
+    pub predictions: (u64, u64),
     /// BLAKE3, as `b3sum` prints.
     pub hash: String,
 }

@@ -178,6 +178,22 @@ impl<O: Message, I: Message> Stream<O, I> {
         }
     }
 
+    /// Whether the peer speaks this version.
+    pub(crate) const fn speaks(&self, version: u8) -> bool {
+        self.agreed.version() >= version
+    }
+
+    /// The connection, for other bytes than messages.
+    ///
+    /// # Errors
+    /// More than the last message has arrived.
+    pub(crate) fn into_connection(self) -> Result<TcpStream, BulkError> {
+        match self.decoder.is_at_boundary() {
+            true => Ok(self.channel.into_stream()?),
+            false => Err(BulkError::OutOfOrder),
+        }
+    }
+
     /// A round trip to the peer, from the handshake.
     pub(crate) const fn round_trip(&self) -> Duration {
         self.round_trip

@@ -92,6 +92,18 @@ pub enum Carrier {
         #[serde(with = "framed::list")]
         holes: Vec<BlastRange>,
     },
+    /// In packets of [`crate::blast`], one behind the other, on connections that begin with
+    /// [`super::SenderMessage::Join`]. A blast travels on one connection, from its first to its last packet.
+    Connections {
+        /// Key of the packets, and name of the transfer.
+        key: SecretKey,
+        /// Sizes.
+        #[serde(with = "framed")]
+        sizes: Sizes,
+        /// Blasts without data: holes of the file.
+        #[serde(with = "framed::list")]
+        holes: Vec<BlastRange>,
+    },
 }
 
 /// Sizes of packets and blasts.

@@ -61,10 +61,22 @@ fn stream() -> Carrier {
     }
 }
 
+fn connections() -> Carrier {
+    Carrier::Connections {
+        key: SecretKey([6; 16]),
+        sizes: SIZES,
+        holes: holes(),
+    }
+}
+
 fn sender_messages() -> Vec<SenderMessage> {
     vec![
         offer(Some(1 << 40), datagrams()),
         offer(None, stream()),
+        offer(Some(1 << 40), connections()),
+        SenderMessage::Join {
+            key: SecretKey([6; 16]),
+        },
         SenderMessage::Keep { ranges: holes() },
         SenderMessage::Piece {
             position: 300,
@@ -131,6 +143,11 @@ fn receiver_messages() -> Vec<ReceiverMessage> {
         ReceiverMessage::Prepares,
         ReceiverMessage::Ready,
         ReceiverMessage::Withdrawn,
+        ReceiverMessage::Joined,
+        ReceiverMessage::Arrived {
+            packets: 300,
+            predicted: 299,
+        },
     ];
     all.extend(REASONS.map(|reason| ReceiverMessage::Rejected {
         reason,

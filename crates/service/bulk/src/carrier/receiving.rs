@@ -163,8 +163,11 @@ impl<'a> ReceivingEnd<'a> {
 
     fn report_progress(&self, supervisor: &dyn Supervisor) {
         let below = self.layout.blast_position(self.core.whole_below());
+        let predictions = self.core.predictions();
         supervisor.on_progress(Progress {
             position: below.min(self.size),
+            arrived: predictions.packets,
+            predicted: predictions.right,
             ..Progress::default()
         });
     }

@@ -175,6 +175,7 @@ impl<'a> SendingEnd<'a> {
             position: below.min(self.size),
             packets: self.result.packets,
             needed: self.result.needed,
+            ..Progress::default()
         });
         Ok(())
     }

@@ -5,12 +5,7 @@ use std::{
     net::SocketAddr,
     num::NonZeroU16,
     os::unix::fs::{FileExt, MetadataExt as _},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-        mpsc,
-    },
-    thread,
+    sync::{atomic::AtomicBool, mpsc},
     time::{Duration, Instant},
 };
 
@@ -22,10 +17,13 @@ use protocol::bulk::{
 use ring::rand::{SecureRandom, SystemRandom};
 use rustix::{fs::copy_file_range, io::Errno, process::geteuid};
 
-use super::{Event, IDLE_TIME, SenderStream, Shared};
+use super::{
+    Event, IDLE_TIME, SenderStream, Shared,
+    beside::{self, Interruption, Watcher},
+};
 use crate::{
     BulkError,
-    carrier::{self, DataSocket, FileSink, Incoming, PacketKey, Placement, Progress, Supervisor},
+    carrier::{self, Arrivals, Connected, DataSocket, FileSink, Incoming, PacketKey, Placement},
     directory::{Partial, Rejection},
     hashes, holes,
     sender::modified_ns,
@@ -115,9 +113,9 @@ struct Base {
 impl<'a> Storing<'a> {
     fn new(shared: &'a Shared<'a>, offer: &'a Offer) -> Result<Self, Failure> {
         let (sizes, offered) = match &offer.carrier {
-            Carrier::Datagrams { sizes, holes, .. } | Carrier::Stream { sizes, holes } => {
-                (*sizes, holes.as_slice())
-            }
+            Carrier::Datagrams { sizes, holes, .. }
+            | Carrier::Connections { sizes, holes, .. }
+            | Carrier::Stream { sizes, holes } => (*sizes, holes.as_slice()),
         };
         let layout = layout_of(sizes)?;
         let size = offer.size.unwrap_or(0);
@@ -188,6 +186,7 @@ impl<'a> Storing<'a> {
                 key,
                 ..
             } => self.receive_datagrams(stream, sender, (*transfer, *port, *key))?,
+            Carrier::Connections { key, .. } => self.receive_connections(stream, sender, *key)?,
             Carrier::Stream { .. } => {
                 let received = self.receive_pieces(stream, sender);
                 if received.is_err() && self.offer.size.is_none() {
@@ -431,72 +430,52 @@ impl<'a> Storing<'a> {
             present: self.present.clone(),
             placement: Placement::Copied,
         };
-        let wanted = self.receive_beside(stream, &socket, incoming, size)?;
+        let copy = self.data().try_clone();
+        let mut sink = FileSink(copy.map_err(storage)?);
+        let wanted = self.receive_beside(stream, size, |watcher| {
+            carrier::receive(&socket, incoming, &mut sink, watcher).map(drop)
+        })?;
         Ok((size, wanted))
     }
 
-    /// Receives, hashes, and listens to the control stream, each in a thread.
+    /// Packets on connections of their own.
+    fn receive_connections(
+        &mut self,
+        stream: &mut SenderStream,
+        sender: SocketAddr,
+        key: SecretKey,
+    ) -> Result<(u64, ContentHash), Failure> {
+        let Some(size) = self.offer.size else {
+            return Err(out_of_order());
+        };
+        let expected = self.shared.joins.expect(key);
+        self.agree(stream, sender, None, fresh_key())?;
+        let transfer = Connected {
+            key: PacketKey::Secret(key.0),
+            layout: self.layout,
+            size,
+        };
+        let arrivals = Arrivals::new(transfer, self.present.clone())?;
+        let file = self.data();
+        let wanted = self.receive_beside(stream, size, move |watcher| {
+            beside::receive_on_connections(expected, &arrivals, file, watcher)
+        })?;
+        Ok((size, wanted))
+    }
+
     fn receive_beside(
         &self,
         stream: &mut SenderStream,
-        socket: &DataSocket,
-        incoming: Incoming,
         size: u64,
+        receive: impl FnOnce(&Watcher) -> Result<(), BulkError> + Send,
     ) -> Result<ContentHash, Failure> {
-        let file = self.data();
-        let copy = file.try_clone();
-        let mut sink = FileSink(copy.map_err(storage)?);
-        let (tell, below) = mpsc::channel();
-        let reception = Watcher {
-            is_over: AtomicBool::new(false),
-            gives_up: AtomicBool::new(false),
-            tell: Mutex::new(Some(tell)),
-        };
-        thread::scope(|scope| {
-            let watcher = &reception;
-            let hashing =
-                scope.spawn(move || hashes::of_growing(file, size, &below, &watcher.gives_up));
-            let receiving =
-                scope.spawn(move || carrier::receive(socket, incoming, &mut sink, watcher));
-            let heard = loop {
-                if receiving.is_finished() {
-                    break None;
-                }
-                match stream.poll() {
-                    Ok(None) if self.shared.watch.is_stopped() => {
-                        break Some(Err(BulkError::Stopped.into()));
-                    }
-                    Ok(None) => {}
-                    Ok(Some(SenderMessage::Finish { size: sent, hash })) if sent == size => {
-                        break Some(Ok(hash));
-                    }
-                    Ok(Some(SenderMessage::Withdraw)) => break Some(Err(Failure::Withdrawn)),
-                    Ok(Some(_)) => break Some(Err(out_of_order())),
-                    Err(error) => break Some(Err(error.into())),
-                }
-            };
-            reception.is_over.store(true, Ordering::Release);
-            let received = receiving
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            let is_wanted = matches!((&heard, &received), (Some(Ok(_)), Ok(_)));
-            reception.gives_up.store(!is_wanted, Ordering::Release);
-            reception.hush();
-            let hashed = hashing
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            let wanted = match (heard, received) {
-                (Some(Ok(hash)), Ok(_)) => hash,
-                (Some(Err(failure)), _) => return Err(failure),
-                (_, Err(BulkError::Sink(error))) => return Err(storage(error).into()),
-                (Some(Ok(_)), Err(BulkError::Stopped)) => return Err(out_of_order()),
-                (_, Err(error)) => return Err(error.into()),
-                (None, Ok(_)) => return Err(BulkError::Closed.into()),
-            };
-            match hashed.map_err(storage)? {
-                Some(hash) if hash == wanted => Ok(hash),
-                _ => Err(self.differs().into()),
-            }
+        let watch = self.shared.watch;
+        let received = beside::receive_beside(watch, stream, (self.data(), size), receive);
+        received.map_err(|interruption| match interruption {
+            Interruption::Withdrawn => Failure::Withdrawn,
+            Interruption::Differs => self.differs().into(),
+            Interruption::Storage(error) => storage(error).into(),
+            Interruption::Stream(error) => error.into(),
         })
     }
 
@@ -597,34 +576,6 @@ fn copy_range(from: &File, to: &File, position: u64, len: u64) -> std::io::Resul
 
 fn unreadable(error: std::io::Error) -> Rejection {
     Rejection::new(Reason::Storage, format!("read a file: {error}"))
-}
-
-/// Ends a reception, and tells its progress to the thread that hashes.
-struct Watcher {
-    is_over: AtomicBool,
-    /// Nobody wants the hash any more.
-    gives_up: AtomicBool,
-    tell: Mutex<Option<mpsc::Sender<u64>>>,
-}
-
-impl Watcher {
-    /// No more progress comes.
-    fn hush(&self) {
-        *self.tell.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-}
-
-impl Supervisor for Watcher {
-    fn is_stopped(&self) -> bool {
-        self.is_over.load(Ordering::Acquire)
-    }
-
-    fn on_progress(&self, progress: Progress) {
-        let tell = self.tell.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(tell) = tell.as_ref() {
-            let _ = tell.send(progress.position);
-        }
-    }
 }
 
 fn out_of_order() -> Failure {

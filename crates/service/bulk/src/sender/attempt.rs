@@ -5,29 +5,29 @@ use std::{
     fs::File,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZeroU16,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc,
-    },
+    sync::{Mutex, PoisonError, atomic::AtomicBool, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
 use blast::{BlastRanges, Layout};
 use protocol::bulk::{
-    Acceptance, BlastHash, BlastRange, Carrier, ContentHash, Offer, RANGES_MAX, ReceiverMessage,
-    SecretKey, SenderMessage, Sizes,
+    Acceptance, BlastHash, BlastRange, CONNECTIONS, Carrier, ContentHash, Offer, RANGES_MAX,
+    ReceiverMessage, SecretKey, SenderMessage, Sizes,
 };
 use ring::rand::{SecureRandom, SystemRandom};
 
 use super::{
     CONNECT_TIME, CarrierChoice, Event, Input, Item, Peer, ReceiverStream, Report, Sender, Watch,
-    name_at, pieces::Pieces, rejected,
+    connections::{ConnectionTarget, Transmission},
+    name_at,
+    pieces::Pieces,
+    rejected,
+    supervisor::DataSupervisor,
 };
 use crate::{
     BulkError,
-    carrier::{self, DataSocket, FileSource, Outgoing, PacketKey, Progress, Supervisor, Target},
+    carrier::{self, DataSocket, FileSource, Outgoing, PacketKey, Progress, Target},
     hashes, holes,
 };
 
@@ -42,6 +42,11 @@ const PACKET_BYTES_MIN: u32 = 1180;
 /// Headers of UDP, of a packet and its tag, less the header of TCP: how much smaller a payload is than a segment.
 const OVERHEAD_LEN: u32 = 8 + 24 + 16 - 20;
 
+/// Payload of a packet on a connection.
+const CONNECTION_PACKET_BYTES: u32 = 32 << 10;
+/// Smallest file that has connections of its own.
+const CONNECTIONS_BYTES_MIN: u64 = 1 << 20;
+
 /// Time for an answer; a receiver reads up to 256 MiB of an unfinished file before it answers.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
 /// Time in which a receiver writes its cached pages to the disk.
@@ -55,6 +60,13 @@ pub(super) struct AttemptEnd {
     pub(super) has_begun: bool,
 }
 
+impl AttemptEnd {
+    fn note(&mut self, supervisor: &DataSupervisor<'_>) {
+        self.has_begun |= supervisor.has_advanced();
+        self.report.predictions = supervisor.predictions();
+    }
+}
+
 /// A receiver that has accepted.
 struct Agreement {
     receiver: usize,
@@ -64,12 +76,20 @@ struct Agreement {
 }
 
 struct Plan {
+    way: Way,
     layout: Layout,
     sizes: Sizes,
     holes: BlastRanges,
-    socket: Option<DataSocket>,
     key: SecretKey,
     transfer: u32,
+}
+
+/// How the data of an attempt travels.
+enum Way {
+    Datagrams(DataSocket),
+    Connections,
+    /// In the control stream: data without a known end, small files, receivers of an older version.
+    Messages,
 }
 
 impl Sender<'_> {
@@ -132,7 +152,8 @@ impl Sender<'_> {
         loop {
             let uses_stream =
                 is_stream || self.carrier == CarrierChoice::Stream || item.size == Some(0);
-            let plan = self.plan(item, &receivers, uses_stream);
+            let way = self.way(item, &receivers, uses_stream);
+            let plan = way.and_then(|way| self.plan(item, &receivers, way));
             let plan = plan.map_err(|error| (error, receivers.clone()))?;
             let mut agreements = self.negotiate(item, &plan, &receivers, &mut end.failed);
             if !uses_stream {
@@ -143,9 +164,12 @@ impl Sender<'_> {
                 return Ok(());
             }
             let before = end.failed.len();
-            let sent = match uses_stream {
-                true => self.send_pieces(item, &plan, &agreements, &mut end.failed),
-                false => self.send_datagrams(item, &plan, &agreements, end),
+            let sent = match &plan.way {
+                Way::Datagrams(socket) => {
+                    self.send_datagrams(item, &plan, socket, &agreements, end)
+                }
+                Way::Connections => self.send_on_connections(item, &plan, &agreements, end),
+                Way::Messages => self.send_pieces(item, &plan, &agreements, &mut end.failed),
             };
             match sent {
                 Err(BulkError::NoDatagrams) if self.carrier == CarrierChoice::Auto => {
@@ -164,15 +188,33 @@ impl Sender<'_> {
                     self.watch.on_event(Event::Sent);
                     end.report.size = size;
                     end.report.hash = hash.to_string();
-                    self.finish(&agreed, size, hash, &mut end.failed);
+                    self.finish(&agreed, size, hash, end);
                     return Ok(());
                 }
             }
         }
     }
 
-    /// Sizes for the path, holes, keys.
-    fn plan(&self, item: &Item, receivers: &[usize], uses_stream: bool) -> Result<Plan, BulkError> {
+    fn way(&self, item: &Item, receivers: &[usize], uses_stream: bool) -> Result<Way, BulkError> {
+        if !uses_stream {
+            return Ok(Way::Datagrams(self.data_socket(receivers)?));
+        }
+        let mut streams = receivers
+            .iter()
+            .filter_map(|it| self.peers[*it].stream.as_ref());
+        let is_known = streams.all(|stream| stream.speaks(CONNECTIONS));
+        let is_large = item.size.is_some_and(|size| size >= CONNECTIONS_BYTES_MIN);
+        Ok(match is_known && is_large {
+            true => Way::Connections,
+            false => Way::Messages,
+        })
+    }
+
+    /// Payload of a packet, bytes.
+    fn packet_bytes(&self, way: &Way, receivers: &[usize]) -> Result<u32, BulkError> {
+        if matches!(way, Way::Connections) {
+            return Ok(CONNECTION_PACKET_BYTES);
+        }
         let mut packet_bytes = PACKET_BYTES_MAX;
         for &receiver in receivers {
             if let Some(stream) = &self.peers[receiver].stream {
@@ -180,6 +222,12 @@ impl Sender<'_> {
                 packet_bytes = packet_bytes.min(fits).max(PACKET_BYTES_MIN);
             }
         }
+        Ok(packet_bytes)
+    }
+
+    /// Sizes for the path, holes, keys.
+    fn plan(&self, item: &Item, receivers: &[usize], way: Way) -> Result<Plan, BulkError> {
+        let packet_bytes = self.packet_bytes(&way, receivers)?;
         let blast_bytes = match self.settings.compares {
             true => compared_bytes(item.size.unwrap_or(0)),
             false => BLAST_BYTES,
@@ -195,22 +243,18 @@ impl Sender<'_> {
                 .take(RANGES_MAX)
                 .for_each(|(first, end)| empty.insert(first, end));
         }
-        let socket = match uses_stream {
-            true => None,
-            false => Some(self.data_socket(receivers)?),
-        };
         let mut random = [0; 20];
         let filled = SystemRandom::new().fill(&mut random);
         assert!(filled.is_ok(), "the system has no random numbers");
         let (key, transfer) = random.split_at(16);
         Ok(Plan {
+            way,
             layout,
             sizes: Sizes {
                 packet_bytes,
                 packets: layout.packets(),
             },
             holes: empty,
-            socket,
             key: SecretKey(key.try_into().unwrap_or_default()),
             transfer: u32::from_le_bytes(transfer.try_into().unwrap_or_default()),
         })
@@ -285,12 +329,14 @@ impl Sender<'_> {
     fn offer(&self, item: &Item, plan: &Plan, receiver: usize) -> Result<Offer, BulkError> {
         let destination = &self.peers[receiver].destination;
         let (sizes, holes) = (plan.sizes, ranges_of(&plan.holes));
-        let carrier = match &plan.socket {
-            None => Carrier::Stream { sizes, holes },
-            Some(socket) => Carrier::Datagrams {
+        let key = plan.key;
+        let carrier = match &plan.way {
+            Way::Messages => Carrier::Stream { sizes, holes },
+            Way::Connections => Carrier::Connections { key, sizes, holes },
+            Way::Datagrams(socket) => Carrier::Datagrams {
                 transfer: plan.transfer,
                 port: NonZeroU16::new(socket.local()?.port()).unwrap_or(NonZeroU16::MIN),
-                key: plan.key,
+                key,
                 sizes,
                 holes,
             },
@@ -311,11 +357,11 @@ impl Sender<'_> {
         &mut self,
         item: &Item,
         plan: &Plan,
+        socket: &DataSocket,
         agreements: &[Agreement],
         end: &mut AttemptEnd,
     ) -> Result<(u64, ContentHash), BulkError> {
-        let (Input::File(file), Some(size), Some(socket)) = (&item.input, item.size, &plan.socket)
-        else {
+        let (Input::File(file), Some(size)) = (&item.input, item.size) else {
             return Err(BulkError::OutOfOrder);
         };
         let mut targets = Vec::new();
@@ -351,28 +397,10 @@ impl Sender<'_> {
         let copy = file.try_clone().map_err(BulkError::Source)?;
         let mut source = FileSource::of_size(copy, size);
         let supervisor = DataSupervisor::new(self.watch, agreements.len());
-        let streams = self.streams_of(agreements);
-        let (sent, hash) = thread::scope(|scope| {
-            let gives_up = &supervisor.gives_up;
-            let hashing = scope.spawn(|| hash_of(file, size, gives_up));
-            for (peer, stream) in streams.into_iter().enumerate() {
-                let supervisor = &supervisor;
-                scope.spawn(move || supervisor.listen(peer, stream));
-            }
-            let sent = carrier::send(socket, outgoing, &mut source, &supervisor);
-            supervisor.gives_up.store(sent.is_err(), Ordering::Release);
-            supervisor.is_over.store(true, Ordering::Release);
-            let hash = hashing.join();
-            (
-                sent,
-                hash.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            )
+        let (sent, hash) = self.send_beside((file, size), agreements, &supervisor, || {
+            carrier::send(socket, outgoing, &mut source, &supervisor)
         });
-        end.has_begun |= supervisor.has_advanced();
-        let mut reasons = supervisor
-            .reasons
-            .into_inner()
-            .unwrap_or_else(PoisonError::into_inner);
+        end.note(&supervisor);
         let complete = match sent {
             Ok(transmitted) => {
                 end.report.packets = (transmitted.packets, transmitted.needed);
@@ -386,11 +414,71 @@ impl Sender<'_> {
         };
         for (peer, agreement) in agreements.iter().enumerate() {
             if !complete.contains(&peer) {
-                let reason = reasons.remove(&peer).unwrap_or(BulkError::PeersLost);
+                let reason = supervisor.reason_of(peer).unwrap_or(BulkError::PeersLost);
                 self.fail(agreement.receiver, reason, &mut end.failed);
             }
         }
         Ok((size, hash.map_err(BulkError::Source)?))
+    }
+
+    fn send_on_connections(
+        &mut self,
+        item: &Item,
+        plan: &Plan,
+        agreements: &[Agreement],
+        end: &mut AttemptEnd,
+    ) -> Result<(u64, ContentHash), BulkError> {
+        let (Input::File(file), Some(size)) = (&item.input, item.size) else {
+            return Err(BulkError::OutOfOrder);
+        };
+        let targets = agreements.iter().map(|agreement| ConnectionTarget {
+            address: self.peers[agreement.receiver].destination.address,
+            present: agreement.present.clone(),
+        });
+        let transmission = Transmission {
+            settings: self.settings,
+            layout: plan.layout,
+            key: plan.key,
+            file,
+            size,
+            targets: targets.collect(),
+        };
+        let supervisor = DataSupervisor::new(self.watch, agreements.len());
+        let (sent, hash) = self.send_beside((file, size), agreements, &supervisor, || {
+            transmission.send(&supervisor)
+        });
+        end.note(&supervisor);
+        for ((peer, agreement), sent) in agreements.iter().enumerate().zip(sent?) {
+            if let Err(error) = sent {
+                let reason = supervisor.reason_of(peer).unwrap_or(error);
+                self.fail(agreement.receiver, reason, &mut end.failed);
+            }
+        }
+        Ok((size, hash.map_err(BulkError::Source)?))
+    }
+
+    /// Transmits, hashes, and listens to the receivers, each in a thread.
+    fn send_beside<T>(
+        &mut self,
+        (file, size): (&File, u64),
+        agreements: &[Agreement],
+        supervisor: &DataSupervisor<'_>,
+        transmit: impl FnOnce() -> Result<T, BulkError>,
+    ) -> (Result<T, BulkError>, std::io::Result<ContentHash>) {
+        let streams = self.streams_of(agreements);
+        thread::scope(|scope| {
+            let hashing = scope.spawn(|| hash_of(file, size, supervisor.gives_up()));
+            for (peer, stream) in streams.into_iter().enumerate() {
+                scope.spawn(move || supervisor.listen(peer, stream));
+            }
+            let sent = transmit();
+            supervisor.end(sent.is_err());
+            let hash = hashing.join();
+            (
+                sent,
+                hash.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+            )
+        })
     }
 
     fn send_pieces(
@@ -456,13 +544,8 @@ impl Sender<'_> {
     }
 
     /// All data is there: each receiver checks the hash, and stores.
-    fn finish(
-        &mut self,
-        receivers: &[usize],
-        size: u64,
-        hash: ContentHash,
-        failed: &mut Vec<(usize, BulkError)>,
-    ) {
+    fn finish(&mut self, receivers: &[usize], size: u64, hash: ContentHash, end: &mut AttemptEnd) {
+        let AttemptEnd { report, failed, .. } = end;
         let has_failed =
             |failed: &[(usize, BulkError)], it: usize| failed.iter().any(|(other, _)| *other == it);
         let mut finishing = Vec::new();
@@ -475,8 +558,15 @@ impl Sender<'_> {
                 Err(error) => self.fail(receiver, error, failed),
             }
         }
+        let mut all = (0, 0);
         for receiver in finishing {
-            match self.receive(receiver, STORING_TIME) {
+            let mut answer = self.receive(receiver, STORING_TIME);
+            while let Ok(ReceiverMessage::Arrived { packets, predicted }) = answer {
+                all = (all.0 + packets, all.1 + predicted);
+                report.predictions = all;
+                answer = self.receive(receiver, STORING_TIME);
+            }
+            match answer {
                 Ok(ReceiverMessage::Stored) => self.watch.on_event(Event::Stored {
                     receiver,
                     hash: hash.to_string(),
@@ -695,72 +785,5 @@ impl<'a> OwnHashes<'a> {
             }
         };
         Ok(own == hash)
-    }
-}
-
-/// Ends a transmission, and learns which receivers have left, and why.
-struct DataSupervisor<'a> {
-    watch: &'a dyn Watch,
-    is_over: AtomicBool,
-    /// Nobody wants the hash any more.
-    gives_up: AtomicBool,
-    /// Position at the beginning, and the newest.
-    positions: (AtomicU64, AtomicU64),
-    left: Vec<AtomicBool>,
-    reasons: Mutex<BTreeMap<usize, BulkError>>,
-}
-
-impl<'a> DataSupervisor<'a> {
-    fn new(watch: &'a dyn Watch, peers: usize) -> Self {
-        Self {
-            watch,
-            is_over: AtomicBool::new(false),
-            gives_up: AtomicBool::new(false),
-            positions: (AtomicU64::new(u64::MAX), AtomicU64::new(0)),
-            left: (0..peers).map(|_| AtomicBool::new(false)).collect(),
-            reasons: Mutex::default(),
-        }
-    }
-
-    /// Whether bytes have arrived at all receivers.
-    fn has_advanced(&self) -> bool {
-        self.positions.1.load(Ordering::Relaxed) > self.positions.0.load(Ordering::Relaxed)
-    }
-
-    /// Listens to the control stream of a receiver.
-    fn listen(&self, peer: usize, stream: &mut ReceiverStream) {
-        let reason = loop {
-            if self.is_over.load(Ordering::Acquire) {
-                return;
-            }
-            match stream.poll() {
-                Ok(None) => {}
-                Ok(Some(ReceiverMessage::Rejected { reason, detail })) => {
-                    break rejected(reason, detail);
-                }
-                Ok(Some(_)) => break BulkError::OutOfOrder,
-                Err(error) => break error,
-            }
-        };
-        let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
-        reasons.insert(peer, reason);
-        self.left[peer].store(true, Ordering::Release);
-    }
-}
-
-impl Supervisor for DataSupervisor<'_> {
-    fn is_stopped(&self) -> bool {
-        self.watch.is_stopped()
-    }
-
-    fn has_left(&self, peer: usize) -> bool {
-        self.left[peer].load(Ordering::Acquire)
-    }
-
-    fn on_progress(&self, progress: Progress) {
-        let (first, newest) = &self.positions;
-        first.fetch_min(progress.position, Ordering::Relaxed);
-        newest.store(progress.position, Ordering::Relaxed);
-        self.watch.on_event(Event::Progress(progress));
     }
 }

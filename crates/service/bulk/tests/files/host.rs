@@ -158,6 +158,7 @@ pub(crate) fn settings(key: &Key) -> sender::Settings {
         peer_timeout: Duration::from_secs(10),
         retry: Duration::ZERO,
         carrier: CarrierChoice::Datagrams,
+        connections: 4,
         compares: false,
     }
 }

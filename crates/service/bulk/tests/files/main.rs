@@ -76,6 +76,46 @@ fn data_travels_in_the_stream_if_another_program_has_the_udp_port() {
 }
 
 #[test]
+fn several_receivers_get_a_file_by_tcp() {
+    let key = key();
+    let hosts = [Host::start(&key), Host::start(&key), Host::start(&key)];
+    let data = pattern(9_000_001);
+    let (_directory, path) = source(&data);
+    let by_tcp = sender::Settings {
+        carrier: CarrierChoice::Stream,
+        ..settings(&key)
+    };
+    // The first has a part.
+    let watch = SenderWatch::new(3_000_000);
+    send(&path, vec![hosts[0].to()], &by_tcp, &watch).expect_err("stopped");
+    let watch = SenderWatch::new(u64::MAX);
+    let retry = sender::Settings {
+        retry: Duration::from_secs(60),
+        ..by_tcp
+    };
+    let all = hosts.iter().map(Host::to).collect();
+    send(&path, all, &retry, &watch).expect("stored");
+    for host in &hosts {
+        assert!(fs::read(host.path("image")).expect("a file") == data);
+    }
+}
+
+#[test]
+fn sender_hears_how_many_packets_were_predicted() {
+    let key = key();
+    let host = Host::start(&key);
+    let (_directory, path) = source(&pattern(3_000_000));
+    let watch = SenderWatch::new(u64::MAX);
+    let report = send(&path, vec![host.to()], &settings(&key), &watch).expect("stored");
+    let (arrived, predicted) = report.predictions;
+    assert_eq!(arrived, report.packets.1, "each packet counts once");
+    assert!(
+        predicted > 0 && predicted <= arrived,
+        "{predicted} of {arrived}"
+    );
+}
+
+#[test]
 fn empty_file_arrives() {
     let key = key();
     let host = Host::start(&key);

@@ -1,0 +1,240 @@
+//! Data that arrives beside the control stream: received, hashed and listened for, each in a thread.
+
+use std::{
+    fs::File,
+    net::TcpStream,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
+    },
+    thread::{self, ScopedJoinHandle},
+    time::{Duration, Instant},
+};
+
+use protocol::bulk::{CONNECTIONS, ContentHash, ReceiverMessage, SenderMessage};
+
+use super::{SenderStream, Watch, joins::Expected};
+use crate::{
+    BulkError,
+    carrier::{Arrivals, FileSink, Placement, Progress, Supervisor, receive_blasts},
+    hashes,
+};
+
+/// Period in which the sender hears of predictions.
+const NEWS_PERIOD: Duration = Duration::from_secs(1);
+/// Longest time without progress in which data is still under way when the sender has sent all.
+const SETTLE_TIME: Duration = Duration::from_secs(60);
+/// Pause between two looks for data that is under way.
+const SETTLE_CHECK_TIME: Duration = Duration::from_millis(2);
+/// Pause between two looks for connections that have ended.
+const CONNECTION_CHECK_TIME: Duration = Duration::from_millis(20);
+
+/// Why nothing is stored.
+pub(super) enum Interruption {
+    /// The sender has withdrawn the offer.
+    Withdrawn,
+    /// The stored bytes have another hash.
+    Differs,
+    /// The file cannot be written or read.
+    Storage(std::io::Error),
+    /// The control stream, or the data.
+    Stream(BulkError),
+}
+
+/// Receives `size` bytes of a file by `receive`, which ends when the watcher says so, and which tells the watcher its
+/// progress. Returns the hash that the sender has told, and that the file has.
+pub(super) fn receive_beside(
+    watch: &dyn Watch,
+    stream: &mut SenderStream,
+    (file, size): (&File, u64),
+    receive: impl FnOnce(&Watcher) -> Result<(), BulkError> + Send,
+) -> Result<ContentHash, Interruption> {
+    let (tell, below) = mpsc::channel();
+    let watcher = Watcher::new(tell);
+    thread::scope(|scope| {
+        let watcher = &watcher;
+        let hashing =
+            scope.spawn(move || hashes::of_growing(file, size, &below, &watcher.gives_up));
+        let receiving = scope.spawn(move || receive(watcher));
+        let heard = listen(watch, stream, size, watcher, &receiving);
+        if matches!(heard, Some(Ok(_))) {
+            settle(watch, size, watcher, &receiving);
+        }
+        watcher.is_over.store(true, Ordering::Release);
+        let received = joined(receiving);
+        let is_wanted = matches!((&heard, &received), (Some(Ok(_)), Ok(())));
+        watcher.gives_up.store(!is_wanted, Ordering::Release);
+        watcher.hush();
+        let hashed = joined(hashing);
+        let wanted = match (heard, received) {
+            (Some(Ok(hash)), Ok(())) => hash,
+            (Some(Err(interruption)), _) => return Err(interruption),
+            (_, Err(BulkError::Sink(error))) => return Err(Interruption::Storage(error)),
+            (Some(Ok(_)), Err(BulkError::Stopped)) => {
+                return Err(Interruption::Stream(BulkError::OutOfOrder));
+            }
+            (_, Err(error)) => return Err(Interruption::Stream(error)),
+            (None, Ok(())) => return Err(Interruption::Stream(BulkError::Closed)),
+        };
+        tell_predictions(stream, watcher).map_err(Interruption::Stream)?;
+        match hashed.map_err(Interruption::Storage)? {
+            Some(hash) if hash == wanted => Ok(hash),
+            _ => Err(Interruption::Differs),
+        }
+    })
+}
+
+/// Until the sender has sent all, or the reception ends (`None`).
+fn listen(
+    watch: &dyn Watch,
+    stream: &mut SenderStream,
+    size: u64,
+    watcher: &Watcher,
+    receiving: &ScopedJoinHandle<'_, Result<(), BulkError>>,
+) -> Option<Result<ContentHash, Interruption>> {
+    let mut told = Instant::now();
+    loop {
+        if receiving.is_finished() {
+            return None;
+        }
+        if told.elapsed() >= NEWS_PERIOD {
+            told = Instant::now();
+            if let Err(error) = tell_predictions(stream, watcher) {
+                return Some(Err(Interruption::Stream(error)));
+            }
+        }
+        return Some(Err(match stream.poll() {
+            Ok(None) if watch.is_stopped() => Interruption::Stream(BulkError::Stopped),
+            Ok(None) => continue,
+            Ok(Some(SenderMessage::Finish { size: sent, hash })) if sent == size => {
+                return Some(Ok(hash));
+            }
+            Ok(Some(SenderMessage::Withdraw)) => Interruption::Withdrawn,
+            Ok(Some(_)) => Interruption::Stream(BulkError::OutOfOrder),
+            Err(error) => Interruption::Stream(error),
+        }));
+    }
+}
+
+/// Waits for data that is under way.
+fn settle(
+    watch: &dyn Watch,
+    size: u64,
+    watcher: &Watcher,
+    receiving: &ScopedJoinHandle<'_, Result<(), BulkError>>,
+) {
+    let position = || watcher.position.load(Ordering::Acquire);
+    let (mut newest, mut since) = (position(), Instant::now());
+    while position() < size && !receiving.is_finished() && !watch.is_stopped() {
+        if position() != newest {
+            (newest, since) = (position(), Instant::now());
+        }
+        if since.elapsed() >= SETTLE_TIME {
+            return;
+        }
+        thread::sleep(SETTLE_CHECK_TIME);
+    }
+}
+
+fn tell_predictions(stream: &mut SenderStream, watcher: &Watcher) -> Result<(), BulkError> {
+    let packets = watcher.arrived.load(Ordering::Relaxed);
+    if packets == 0 || !stream.speaks(CONNECTIONS) {
+        return Ok(());
+    }
+    let predicted = watcher.predicted.load(Ordering::Relaxed);
+    stream.send(&ReceiverMessage::Arrived { packets, predicted })
+}
+
+/// Receives on each connection that comes, until the watcher ends the reception.
+///
+/// # Errors
+/// A connection or the file fails; the reception ended before everything was there.
+pub(super) fn receive_on_connections(
+    expected: Expected<'_>,
+    arrivals: &Arrivals,
+    file: &File,
+    watcher: &Watcher,
+) -> Result<(), BulkError> {
+    // Of an earlier attempt all may be there.
+    watcher.on_progress(Progress {
+        position: arrivals.position(),
+        ..Progress::default()
+    });
+    let receive = |connection: TcpStream| {
+        let copy = file.try_clone().map_err(BulkError::Sink)?;
+        let mut sink = FileSink(copy);
+        receive_blasts(&connection, arrivals, &mut sink, Placement::Copied, watcher)
+    };
+    thread::scope(|scope| {
+        let mut running = Vec::new();
+        while !watcher.is_stopped() {
+            if let Ok(connection) = expected.connections.recv_timeout(CONNECTION_CHECK_TIME) {
+                running.push(scope.spawn(move || receive(connection)));
+            }
+            let has_ended = |it: &mut ScopedJoinHandle<'_, _>| it.is_finished();
+            let ended: Vec<_> = running.extract_if(.., has_ended).collect();
+            ended.into_iter().try_for_each(joined).inspect_err(|_| {
+                // The other connections end, too.
+                watcher.is_over.store(true, Ordering::Release);
+            })?;
+        }
+        running.into_iter().try_for_each(joined)
+    })?;
+    match arrivals.is_whole() {
+        true => Ok(()),
+        false => Err(BulkError::Stopped),
+    }
+}
+
+fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
+    thread
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Ends a reception, and tells its progress to the thread that hashes.
+pub(super) struct Watcher {
+    is_over: AtomicBool,
+    /// Nobody wants the hash any more.
+    gives_up: AtomicBool,
+    position: AtomicU64,
+    arrived: AtomicU64,
+    predicted: AtomicU64,
+    tell: Mutex<Option<mpsc::Sender<u64>>>,
+}
+
+impl Watcher {
+    fn new(tell: mpsc::Sender<u64>) -> Self {
+        Self {
+            is_over: AtomicBool::new(false),
+            gives_up: AtomicBool::new(false),
+            position: AtomicU64::new(0),
+            arrived: AtomicU64::new(0),
+            predicted: AtomicU64::new(0),
+            tell: Mutex::new(Some(tell)),
+        }
+    }
+
+    /// No more progress comes.
+    fn hush(&self) {
+        *self.tell.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl Supervisor for Watcher {
+    fn is_stopped(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    fn on_progress(&self, progress: Progress) {
+        self.position
+            .fetch_max(progress.position, Ordering::Release);
+        self.arrived.store(progress.arrived, Ordering::Relaxed);
+        self.predicted.store(progress.predicted, Ordering::Relaxed);
+        let tell = self.tell.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tell) = tell.as_ref() {
+            let _ = tell.send(progress.position);
+        }
+    }
+}
