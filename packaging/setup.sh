@@ -23,7 +23,7 @@ packages_of() {
     demo) echo "$demo" ;;
     test) echo "$build $lab $servers tcpdump procps perl-base python3 python3-websockets python3-pyftpdlib lighttpd-mod-openssl openssl" \
         "memcached etcd-server iputils-ping ngircd socat haproxy vsftpd lftp nodejs ccache git zsh fish" ;;
-    bench) echo "$build $lab $servers $builds tcpdump wrk iperf3 haproxy keepalived openssl git netcat-openbsd" ;;
+    bench) echo "$build $lab $servers $builds tcpdump wrk iperf3 haproxy keepalived openssl git netcat-openbsd mbuffer uftp" ;;
     paper) echo "$build $lab tcpdump lighttpd nginx redis-server redis-tools wrk" ;;
     # The suite looks for child processes with pgrep.
     redis-suite) echo "$build $lab curl ca-certificates redis-server tcl procps" ;;

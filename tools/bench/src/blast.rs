@@ -4,6 +4,7 @@
 mod neighbours;
 mod placement;
 mod programs;
+mod rivals;
 
 use std::fs::{self, File};
 use std::io::Write as _;

@@ -3,7 +3,7 @@
 //! it. (On a virtual link the packets themselves arrive in the sender's time.)
 
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use blast::{BlastRanges, Layout, Policy, Settings};
 use bulk::carrier::{
-    self, DataSocket, FileSink, Incoming, MappedSink, MemorySink, MemorySource, Outgoing,
-    PacketKey, Placement, Reception, Sink, receive, send,
+    self, Arrivals, Connected, DataSocket, FileSink, Incoming, MappedSink, MemorySink,
+    MemorySource, Outgoing, Pace, PacketKey, Placement, Queue, Reception, Sink, receive,
+    receive_blasts, send, send_blasts,
 };
 use lab::Host;
 use rustix::time::{ClockId, clock_gettime};
@@ -51,6 +52,8 @@ pub struct Transfer {
     pub target: Target,
     /// Packets are encrypted, as always outside of experiments.
     pub is_encrypted: bool,
+    /// By a TCP connection rather than by datagrams: `ahead` has no meaning, and no packet is misplaced.
+    pub is_connected: bool,
 }
 
 /// The costs of a transfer.
@@ -70,6 +73,13 @@ impl Transfer {
     /// # Errors
     /// An end fails.
     pub fn run(&self, sender: &Host, receiver: &Host) -> Result<Cost> {
+        match self.is_connected {
+            true => self.run_connected(sender, receiver),
+            false => self.run_datagrams(sender, receiver),
+        }
+    }
+
+    fn run_datagrams(&self, sender: &Host, receiver: &Host) -> Result<Cost> {
         let stop = AtomicBool::new(false);
         let (own, peer) = (socket(sender)?, socket(receiver)?);
         let addresses = (own.local()?, peer.local()?);
@@ -104,6 +114,61 @@ impl Transfer {
                 reception,
             })
         })
+    }
+
+    fn run_connected(&self, sender: &Host, receiver: &Host) -> Result<Cost> {
+        let address = SocketAddr::new(receiver.address().ipv4().into(), 0);
+        let listener = receiver.enter(|| TcpListener::bind(address))??;
+        let to = listener.local_addr()?;
+        let near = sender.enter(|| TcpStream::connect(to))??;
+        let (far, _) = listener.accept()?;
+        let transfer = Connected {
+            key: self.packet_key(),
+            layout: self.layout()?,
+            size: self.size,
+        };
+        let queue = Queue::new(&transfer, BlastRanges::new())?;
+        let (tell, is_ready) = mpsc::channel();
+        thread::scope(|scope| {
+            let receiving = scope.spawn(|| self.receive_connected(&far, transfer, tell));
+            let mut source = MemorySource(vec![0xa5; usize::try_from(self.size)?]);
+            let sent = is_ready.recv().is_ok().then(|| {
+                let begun = Instant::now();
+                let never = AtomicBool::new(false);
+                let queue = (&queue, &Pace::new(None));
+                let sent = send_blasts(&near, &transfer, queue, &mut source, &never);
+                sent.map(|()| begun.elapsed())
+            });
+            let processor = receiving
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            Ok(Cost {
+                elapsed: sent.context("the receiver was not ready")??,
+                processor,
+                reception: Reception::default(),
+            })
+        })
+    }
+
+    /// Processor time of the thread.
+    fn receive_connected(
+        &self,
+        connection: &TcpStream,
+        transfer: Connected,
+        tell: mpsc::Sender<()>,
+    ) -> Result<Duration> {
+        let arrivals = Arrivals::new(transfer, BlastRanges::new())?;
+        let (mut sink, is_counted) = self.sink()?;
+        let begun = match is_counted {
+            true => Duration::ZERO,
+            false => Duration::try_from(clock_gettime(ClockId::ThreadCPUTime))?,
+        };
+        tell.send(()).map_err(|_| anyhow!("the sender is gone"))?;
+        let never = AtomicBool::new(false);
+        let sink = sink.as_mut();
+        receive_blasts(connection, &arrivals, sink, self.placement, &never)?;
+        ensure!(arrivals.is_whole(), "the transfer is not whole");
+        Ok(Duration::try_from(clock_gettime(ClockId::ThreadCPUTime))? - begun)
     }
 
     fn send(

@@ -70,6 +70,7 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
         }
     }
     set_frame(bench, USUAL_FRAME)?;
+    figures.extend(on_connections(bench)?);
     figures.extend(two_senders(bench)?);
     for name in ["placed", "placed.new"] {
         let _ = fs::remove_file(bench.stage.file(name));
@@ -111,6 +112,7 @@ fn of_row(bench: &Bench, row: &Row, packet_bytes: u32) -> Result<Vec<Figure>> {
                 placement,
                 target: place.clone(),
                 is_encrypted,
+                is_connected: false,
             };
             let mut ratios = [Vec::new(), Vec::new()];
             let mut speeds = Vec::new();
@@ -162,12 +164,16 @@ fn name(row: &Row, packet_bytes: u32, kind: &str, is_encrypted: bool, what: &str
     format!("blast.{}{packets}.{kind}{encrypted}.{what}", row.name)
 }
 
-fn describe(row: &Row, packet_bytes: u32, kind: &str, is_encrypted: bool) -> String {
-    let kind = match kind {
+fn words_of(kind: &str) -> &'static str {
+    match kind {
         "memory" => "memory that has its pages",
         "file" => "a file in memory that has its pages",
         _ => "a new file in memory",
-    };
+    }
+}
+
+fn describe(row: &Row, packet_bytes: u32, kind: &str, is_encrypted: bool) -> String {
+    let kind = words_of(kind);
     let order = match row.ahead {
         1 => "the next after the acknowledgement",
         _ => "16 under way",
@@ -217,6 +223,59 @@ fn run(bench: &Bench, transfer: &Transfer) -> Result<Cost> {
     transfer.run(&bench.stage.client, &bench.stage.server)
 }
 
+/// By TCP, whose headers tell the places: packets of 32 KiB, as `outlive send` has them.
+fn on_connections(bench: &Bench) -> Result<Vec<Figure>> {
+    bench.say("by TCP, placed and copied");
+    let size = bench.size(1 << 30, 256 << 20);
+    let mut figures = Vec::new();
+    for (kind, place) in places(bench) {
+        for is_encrypted in [false, true] {
+            let transfer = |placement| Transfer {
+                packet_bytes: 32 << 10,
+                packets: 8,
+                ahead: 0,
+                size,
+                placement,
+                target: place.clone(),
+                is_encrypted,
+                is_connected: true,
+            };
+            let (mut ratio, mut speeds) = (Vec::new(), Vec::new());
+            for _ in 0..bench.size(7, 3) {
+                bench.interrupt.check()?;
+                let copied = run(bench, &transfer(Placement::Copied))?;
+                let placed = run(bench, &transfer(Placement::Placed))?;
+                ratio.push(copied.seconds() / placed.seconds());
+                speeds.push(size as f64 / placed.seconds() / 1e9);
+            }
+            let encrypted = if is_encrypted { ".encrypted" } else { "" };
+            let named = |what: &str| format!("blast.tcp.{kind}{encrypted}.{what}");
+            let about = format!(
+                "by TCP, frames of 1500 bytes, into {}{}",
+                words_of(kind),
+                if is_encrypted { ", encrypted" } else { "" }
+            );
+            let how = format!("{about}: processor time of the receiver, copied by placed");
+            let figure = Figure::of(named("place_over_copy"), "", &ratio, how);
+            figures.push(match (kind, is_encrypted) {
+                ("new_file", _) => Figure {
+                    bound: NEW_FILE_BOUND.to_owned(),
+                    ..figure
+                },
+                (_, true) => Figure {
+                    bound: ENCRYPTED_BOUND.to_owned(),
+                    ..figure
+                },
+                ("memory", _) => figure.aim(Aim::AtLeast(1.2), MEMORY_BOUND),
+                _ => figure.aim(Aim::AtLeast(1.36), MEMORY_BOUND),
+            });
+            let how = format!("{about}: placed, by the processor time of the receiver");
+            figures.push(Figure::of(named("placed"), "GB/s", &speeds, how));
+        }
+    }
+    Ok(figures)
+}
+
 /// Two hosts send to a third. Each transfer has a socket, so the kernel sorts packets before placing them. In the paper
 /// a receiver had a single ring of buffers, and 35 % of the blasts were interrupted.
 fn two_senders(bench: &Bench) -> Result<Vec<Figure>> {
@@ -229,6 +288,7 @@ fn two_senders(bench: &Bench) -> Result<Vec<Figure>> {
         placement: Placement::Placed,
         target: Target::Memory,
         is_encrypted: true,
+        is_connected: false,
     };
     let stage = &bench.stage;
     let other = stage.testbed.lab.add_host("sender2")?;

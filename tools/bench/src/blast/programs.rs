@@ -1,20 +1,15 @@
 //! `outlive send` beside programs that copy files, and beside TCP on a path that loses packets.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use harness::task::Interrupt;
-use lab::{Host, Output, Process};
 
-use super::{Receiver, TRANSFER_TIMEOUT, file_of, start_iperf, tcp};
+use super::rivals::{Rival, Rivals, timed};
+use super::{Receiver, file_of, start_iperf, tcp};
 use crate::Bench;
 use crate::figure::{Aim, Figure, ratios};
 
-const NETCAT_PORT: u16 = 7700;
-const SSH_PORT: u16 = 7722;
 /// The path of the wide area: bits in a second, one way, and lost packets.
 const WIDE_RATE: u64 = 100_000_000;
 const WIDE_DELAY: Duration = Duration::from_millis(25);
@@ -30,12 +25,8 @@ pub(super) fn measure(bench: &Bench) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// A program that copies a file from the client's host to the server's.
-struct Rival {
-    name: &'static str,
-    aim: f64,
-    copy: fn(&Bench, &Path) -> Result<f64>,
-}
+/// Ways of `outlive send`, and their names in figures.
+const WAYS: [(&str, &[&str]); 2] = [("", &[]), (".tcp", &["--carrier", "tcp"])];
 
 /// A file between two hosts, cached at both ends.
 fn files(bench: &Bench) -> Result<Vec<Figure>> {
@@ -47,179 +38,49 @@ fn files(bench: &Bench) -> Result<Vec<Figure>> {
     let stage = &bench.stage;
     let file = file_of(bench, "image", size)?;
     let receiver = Receiver::start(bench, &stage.server, "0")?;
-    let mut rivals = vec![Rival {
-        name: "nc",
-        aim: 1.5,
-        copy: netcat,
-    }];
-    let ssh = Ssh::start(bench)?;
-    if ssh.is_some() {
-        rivals.push(Rival {
-            name: "scp",
-            aim: 3.0,
-            copy: scp,
-        });
-    }
-    let mut seconds = Vec::new();
-    let mut theirs: Vec<Vec<f64>> = rivals.iter().map(|_| Vec::new()).collect();
+    let rivals = Rivals::start(bench)?;
+    let mut ours = WAYS.map(|_| Vec::new());
+    let mut theirs: Vec<Vec<f64>> = rivals.all.iter().map(|_| Vec::new()).collect();
     for _ in 0..bench.rounds.min(5) {
         bench.interrupt.check()?;
-        let mut command = receiver.sender(bench, &stage.client, &file, &[]);
-        seconds.push(timed(bench, &stage.client, &mut command)?);
-        receiver.forget("image", size)?;
-        for (rival, seconds) in rivals.iter().zip(&mut theirs) {
+        for ((_, options), seconds) in WAYS.iter().zip(&mut ours) {
+            let mut command = receiver.sender(bench, &stage.client, &file, options);
+            seconds.push(timed(bench, &stage.client, &mut command)?);
+            receiver.forget("image", size)?;
+        }
+        for (rival, seconds) in rivals.all.iter().zip(&mut theirs) {
             seconds.push((rival.copy)(bench, &file)?);
             let copied = fs::metadata(stage.file("copied")).context("a copy")?.len();
             ensure!(copied == size, "{} has copied {copied} bytes", rival.name);
             fs::remove_file(stage.file("copied"))?;
         }
     }
-    drop(ssh);
     receiver.stop()?;
     fs::remove_file(&file)?;
     let about = format!(
         "a file of {} MiB, in memory at both ends, 1500-byte frames",
         size >> 20
     );
-    let speeds: Vec<f64> = seconds.iter().map(|it| size as f64 / it / 1e9).collect();
-    let how = format!("{about}: encrypted, and hashed at both ends");
-    let mut figures = vec![Figure::of("blast.send", "GB/s", &speeds, how)];
-    for (rival, theirs) in rivals.iter().zip(&theirs) {
-        let Rival { name, aim, .. } = rival;
-        let how = format!("{about}: time of {name} by time of outlive send, in turn");
-        let over = Figure::of(
-            format!("blast.send.over_{name}"),
-            "",
-            &ratios(&seconds, theirs),
-            how,
-        );
-        figures.push(over.aim(Aim::AtLeast(*aim), FILE_BOUND));
+    let mut figures = Vec::new();
+    for ((way, options), seconds) in WAYS.iter().zip(&ours) {
+        let command = ["outlive send", options.last().copied().unwrap_or("")].join(" ");
+        let command = command.trim();
+        let speeds: Vec<f64> = seconds.iter().map(|it| size as f64 / it / 1e9).collect();
+        let how = format!("{about}: {command}, encrypted, and hashed at both ends");
+        figures.push(Figure::of(format!("blast.send{way}"), "GB/s", &speeds, how));
+        for (rival, theirs) in rivals.all.iter().zip(&theirs) {
+            let Rival { name, aim, .. } = rival;
+            let how = format!("{about}: time of {name} by time of {command}, in turn");
+            let named = format!("blast.send{way}.over_{name}");
+            let over = Figure::of(named, "", &ratios(seconds, theirs), how);
+            figures.push(match aim.filter(|_| way.is_empty()) {
+                Some(aim) => over.aim(Aim::AtLeast(aim), FILE_BOUND),
+                None => over,
+            });
+        }
     }
+    drop(rivals);
     Ok(figures)
-}
-
-/// Seconds until a command of a host has ended with success.
-fn timed(bench: &Bench, host: &Host, command: &mut Command) -> Result<f64> {
-    let log = bench.stage.file("copy.log");
-    let begun = Instant::now();
-    let process = host.spawn(command, &Output::File(log.clone()))?;
-    finished(&process, &bench.interrupt, &log)?;
-    Ok(begun.elapsed().as_secs_f64())
-}
-
-fn finished(process: &Process, interrupt: &Interrupt, log: &Path) -> Result<()> {
-    let begun = Instant::now();
-    loop {
-        interrupt.check()?;
-        if let Some(status) = process.wait_with_timeout(Duration::from_millis(2))? {
-            let said = || fs::read_to_string(log).unwrap_or_default();
-            ensure!(status.success(), "{status}: {}", said());
-            return Ok(());
-        }
-        ensure!(
-            begun.elapsed() < TRANSFER_TIMEOUT,
-            "the transfer takes too long"
-        );
-    }
-}
-
-/// netcat at both ends.
-fn netcat(bench: &Bench, file: &Path) -> Result<f64> {
-    let stage = &bench.stage;
-    let copied = stage.file("copied");
-    let shell = |host: &Host, line: String| {
-        let mut command = host.command("sh");
-        command.args(["-c", &line]);
-        command
-    };
-    let log = stage.file("nc.log");
-    let line = format!("exec nc -l -N {NETCAT_PORT} > {}", copied.display());
-    let listener = stage
-        .server
-        .spawn(&mut shell(&stage.server, line), &Output::File(log.clone()))?;
-    stage
-        .testbed
-        .await_listener(&stage.server, NETCAT_PORT, &listener, &log)?;
-    let to = stage.server.address().ipv4();
-    let line = format!("exec nc -N {to} {NETCAT_PORT} < {}", file.display());
-    let begun = Instant::now();
-    timed(bench, &stage.client, &mut shell(&stage.client, line))?;
-    finished(&listener, &bench.interrupt, &log)?;
-    Ok(begun.elapsed().as_secs_f64())
-}
-
-/// A server of SSH on the server's host, with keys of its own.
-struct Ssh {
-    _server: Process,
-}
-
-impl Ssh {
-    /// `None`: this machine has no sshd.
-    fn start(bench: &Bench) -> Result<Option<Self>> {
-        let sshd = Path::new("/usr/sbin/sshd");
-        if !sshd.exists() {
-            bench.say("no sshd here: scp is not measured");
-            return Ok(None);
-        }
-        let stage = &bench.stage;
-        // sshd insists on this directory (privilege separation); Debian's service makes it.
-        fs::create_dir_all("/run/sshd")?;
-        for name in ["ssh-host", "ssh-user"] {
-            let made = Command::new("ssh-keygen")
-                .args(["-q", "-t", "ed25519", "-N", "", "-f"])
-                .arg(stage.file(name))
-                .status()?;
-            ensure!(made.success(), "ssh-keygen failed");
-        }
-        let mut command = stage.server.command(&sshd.to_string_lossy());
-        command.args(["-D", "-e", "-f", "/dev/null"]);
-        let host_key = format!("HostKey={}", stage.file("ssh-host").display());
-        let users = format!(
-            "AuthorizedKeysFile={}",
-            stage.file("ssh-user.pub").display()
-        );
-        let port = format!("Port={SSH_PORT}");
-        let pid = format!("PidFile={}", stage.file("sshd.pid").display());
-        let root = "PermitRootLogin=yes".to_owned();
-        let sftp = "Subsystem=sftp internal-sftp".to_owned();
-        for option in [
-            host_key,
-            users,
-            port,
-            pid,
-            root,
-            sftp,
-            "StrictModes=no".to_owned(),
-        ] {
-            command.args(["-o", &option]);
-        }
-        let log = stage.file("sshd.log");
-        let server = stage
-            .server
-            .spawn(&mut command, &Output::File(log.clone()))?;
-        stage
-            .testbed
-            .await_listener(&stage.server, SSH_PORT, &server, &log)?;
-        Ok(Some(Self { _server: server }))
-    }
-}
-
-fn scp(bench: &Bench, file: &Path) -> Result<f64> {
-    let stage = &bench.stage;
-    let mut command = stage.client.command("scp");
-    command.args(["-q", "-P", &SSH_PORT.to_string(), "-F", "/dev/null", "-i"]);
-    command.arg(stage.file("ssh-user"));
-    for option in [
-        "StrictHostKeyChecking=no",
-        "UserKnownHostsFile=/dev/null",
-        "BatchMode=yes",
-    ] {
-        command.args(["-o", option]);
-    }
-    command.arg(file);
-    let to = stage.server.address().ipv4();
-    command.arg(format!("root@{to}:{}", stage.file("copied").display()));
-    timed(bench, &stage.client, &mut command)
 }
 
 /// 100 Mbit/s, 50 ms for a round trip, one packet of a hundred lost: beside TCP with CUBIC and with BBR.
@@ -237,13 +98,15 @@ fn wide_area(bench: &Bench) -> Result<Vec<Figure>> {
                 .loss(WIDE_LOSS / 2.0)
         })?;
     }
-    let (mut ours, mut cubic, mut bbr) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ours, mut cubic, mut bbr) = (WAYS.map(|_| Vec::new()), Vec::new(), Vec::new());
     for _ in 0..bench.size(3, 1) {
         bench.interrupt.check()?;
-        let mut command = receiver.sender(bench, &stage.client, &file, &[]);
-        let seconds = timed(bench, &stage.client, &mut command)?;
-        receiver.forget("wide", size)?;
-        ours.push(size as f64 / seconds / 1e6);
+        for ((_, options), ours) in WAYS.iter().zip(&mut ours) {
+            let mut command = receiver.sender(bench, &stage.client, &file, options);
+            let seconds = timed(bench, &stage.client, &mut command)?;
+            receiver.forget("wide", size)?;
+            ours.push(size as f64 / seconds / 1e6);
+        }
         // By CUBIC fewer bytes: the rate is the same from the second second on.
         let fewer = (size / bench.size(8, 16)).to_string();
         cubic.push(tcp(bench, "cubic", ["-n", &fewer])? / 8e6);
@@ -259,6 +122,7 @@ fn wide_area(bench: &Bench) -> Result<Vec<Figure>> {
         "{} MiB over 100 Mbit/s, 50 ms for a round trip, 1 % of the packets lost each way",
         size >> 20
     );
+    let [ours, by_tcp] = ours;
     let versus = |name: &str, theirs: &[f64], aim: f64| {
         let how = format!("{about}: outlive send by iperf3 -C {name}, in turn");
         Figure::of(
@@ -272,6 +136,18 @@ fn wide_area(bench: &Bench) -> Result<Vec<Figure>> {
     let how = format!("{about}: outlive send, connection and hash with it");
     Ok(vec![
         Figure::of("blast.wide", "MB/s", &ours, how),
+        Figure::of(
+            "blast.wide.tcp",
+            "MB/s",
+            &by_tcp,
+            format!("{about}: outlive send --carrier tcp, four connections with CUBIC"),
+        ),
+        Figure::of(
+            "blast.wide.tcp.over_cubic",
+            "",
+            &ratios(&cubic, &by_tcp),
+            format!("{about}: outlive send --carrier tcp by iperf3 -C cubic, in turn"),
+        ),
         versus("cubic", &cubic, 5.0),
         versus("bbr", &bbr, 0.9),
     ])

@@ -77,6 +77,7 @@ pub(crate) fn run(interrupt: &Interrupt, rounds: u16, output: &Path) -> Result<(
             placement,
             target: Target::Memory,
             is_encrypted: false,
+            is_connected: false,
         };
         let mut samples = PLACEMENTS.map(|_| (Vec::new(), Vec::new()));
         for _ in 0..rounds {
