@@ -3,11 +3,13 @@
 //! own figures.
 //!
 //! [`model`] is the simulation, [`published`] has the paper's figures, [`report`] shows both side by side. [`tables`]
-//! is `make paper ARGS=--blast`: the experiments that the paper measured.
+//! is `make paper ARGS=--blast`: the experiments that the paper measured; [`load`] and [`shares`] are Tables 4 to 6.
 
+mod load;
 mod model;
 mod published;
 mod report;
+mod shares;
 pub(crate) mod tables;
 
 use std::path::Path;

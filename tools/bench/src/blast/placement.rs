@@ -226,7 +226,7 @@ fn run(bench: &Bench, transfer: &Transfer) -> Result<Cost> {
 /// By TCP, whose headers tell the places: packets of 32 KiB, as `outlive send` has them.
 fn on_connections(bench: &Bench) -> Result<Vec<Figure>> {
     bench.say("by TCP, placed and copied");
-    let size = bench.size(1 << 30, 256 << 20);
+    let size = bench.size(1 << 30, 128 << 20);
     let mut figures = Vec::new();
     for (kind, place) in places(bench) {
         for is_encrypted in [false, true] {

@@ -1,11 +1,12 @@
-//! `make paper ARGS=--blast`: Tables 1 to 3 of the bulk transfer paper. A blast of each size is sent and acknowledged,
+//! `make paper ARGS=--blast`: Tables 1 to 6 of the bulk transfer paper. For Tables 1 to 3 a blast of each size is sent and acknowledged,
 //! one after the other: received at its place, received at wrong places throughout (the worst case), and copied (the
-//! pessimistic implementation). The packets have a kilobyte and no protection, as in the paper.
+//! pessimistic implementation). The packets have a kilobyte and no protection, as in the paper. Tables 4 to 6 are in
+//! [`super::load`] and [`super::shares`].
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use bulk::carrier::Placement;
@@ -16,12 +17,16 @@ use harness::transfer::{Target, Transfer};
 use lab::Lab;
 use serde_json::json;
 
+use super::load;
 use super::published::{BLAST_SIZES, LARGE_RATES};
+use super::shares;
 
 /// Payload of a packet, as in the paper.
 const PACKET_BYTES: u32 = 1024;
 /// Blasts of a measured transfer.
 const BLAST_COUNT: u64 = 2000;
+/// Each load of Tables 4 to 6.
+const LOAD_TIME: Duration = Duration::from_secs(30);
 const PLACEMENTS: [Placement; 3] = [Placement::Placed, Placement::Misplaced, Placement::Copied];
 
 /// A row, and its measures: microseconds of a blast, elapsed and of the receiver's processor, by placement.
@@ -102,12 +107,13 @@ pub(crate) fn run(interrupt: &Interrupt, rounds: u16, output: &Path) -> Result<(
         });
     }
     lab.remove()?;
-    let text = tables(&rows);
+    let loads = load::measure(interrupt, LOAD_TIME)?;
+    let text = tables(&rows) + &shares::tables(&loads);
     println!("{text}");
     fs::create_dir_all(output)?;
     let about = format!(
-        "# The bulk transfer paper's Tables 1 to 3, repeated\n\n\
-         Written by `make paper ARGS=--blast`. Commit {}; {} s; {rounds} rounds in turn, median and range.\n\n{text}",
+        "# The bulk transfer paper's Tables 1 to 6, repeated\n\n\
+         Written by `make paper ARGS=--blast`. Commit {}; {} s. Tables 1 to 3: {rounds} rounds in turn, median and range.\n\n{text}",
         commit(),
         began.elapsed().as_secs()
     );
@@ -116,6 +122,7 @@ pub(crate) fn run(interrupt: &Interrupt, rounds: u16, output: &Path) -> Result<(
         "commit": commit(),
         "machine": Machine::this(),
         "rows": rows.iter().map(to_json).collect::<Vec<_>>(),
+        "loads": loads.iter().map(shares::to_json).collect::<Vec<_>>(),
     });
     let json = serde_json::to_string_pretty(&json)?;
     save(output, "paper-blast.json", &format!("{json}\n"))
@@ -127,7 +134,7 @@ fn save(output: &Path, name: &str, text: &str) -> Result<()> {
 }
 
 fn tables(rows: &[Row]) -> String {
-    let mut text = "A blast is sent and acknowledged, then the next; of the last row 8 blasts are under way. Packets of 1 KB \
+    let mut text = "## Time of a blast (Tables 1 to 3)\n\nA blast is sent and acknowledged, then the next; of the last row 8 blasts are under way. Packets of 1 KB \
         without protection, into memory, over a virtual link of 1500-byte frames.\n\n\
         Microseconds of a blast:\n\n\
         | blast | at its place (Table 1) | at wrong places (Table 2) | copied (Table 3) | of the receiver's processor: Table 1 | Table 2 | Table 3 |\n\
