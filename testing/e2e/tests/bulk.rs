@@ -188,6 +188,34 @@ fn transfer_resumes_after_each_death_of_the_receiver() {
     scene.assert_stored(0);
 }
 
+/// The sender has not hashed the file when the receiver dies. (A hole takes time to be hashed, and none to be sent.)
+#[test]
+fn transfer_resumes_after_a_death_before_the_hash_is_known() {
+    const SPARSE_BYTES: u64 = 6 << 30;
+    let mut scene = Scene::new("bulk-sparse", 1);
+    let image = fs::File::options().write(true).open(scene.path("image"));
+    image
+        .and_then(|it| it.set_len(SPARSE_BYTES))
+        .expect("a hole");
+    scene.receivers[0].host.impair(&slow(0.0)).expect("a link");
+    for carrier in ["udp", "tcp"] {
+        let child = scene.send(&["--carrier", carrier]);
+        wait_until("a part has arrived", || scene.arrived(0) >= 2 << 20);
+        scene.kill(0);
+        scene.start(0, &[]);
+        let said = assert_done(child);
+        assert!(said.contains("\"retry\""), "{said}");
+        let stored = scene.receivers[0].directory.join("image");
+        let metadata = fs::metadata(&stored).expect("the file");
+        assert_eq!(metadata.len(), SPARSE_BYTES);
+        let mut start = vec![0; FILE_BYTES];
+        let file = fs::File::open(&stored).expect("the file");
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut start, 0).expect("bytes");
+        assert!(start == pattern(FILE_BYTES), "other bytes");
+        fs::remove_file(stored).expect("removed");
+    }
+}
+
 #[test]
 fn transfer_resumes_after_the_death_of_the_sender() {
     let mut scene = Scene::new("bulk-sender", 1);

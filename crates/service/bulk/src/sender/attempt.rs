@@ -27,7 +27,7 @@ use super::{
 };
 use crate::{
     BulkError,
-    carrier::{self, DataSocket, FileSource, Outgoing, PacketKey, Progress, Target},
+    carrier::{self, DataSocket, FileSource, Outgoing, PacketKey, Progress, Target, Transmitted},
     hashes, holes,
 };
 
@@ -169,7 +169,10 @@ impl Sender<'_> {
                     self.send_datagrams(item, &plan, socket, &agreements, end)
                 }
                 Way::Connections => self.send_on_connections(item, &plan, &agreements, end),
-                Way::Messages => self.send_pieces(item, &plan, &agreements, &mut end.failed),
+                Way::Messages => {
+                    let sent = self.send_pieces(item, &plan, &agreements, &mut end.failed);
+                    sent.map(Some)
+                }
             };
             match sent {
                 Err(BulkError::NoDatagrams) if self.carrier == CarrierChoice::Auto => {
@@ -184,7 +187,9 @@ impl Sender<'_> {
                     let _ = hash;
                     return Err((BulkError::SourceChanged, agreed));
                 }
-                Ok((size, hash)) => {
+                // All receivers have failed.
+                Ok(None) => return Ok(()),
+                Ok(Some((size, hash))) => {
                     self.watch.on_event(Event::Sent);
                     end.report.size = size;
                     end.report.hash = hash.to_string();
@@ -360,7 +365,7 @@ impl Sender<'_> {
         socket: &DataSocket,
         agreements: &[Agreement],
         end: &mut AttemptEnd,
-    ) -> Result<(u64, ContentHash), BulkError> {
+    ) -> Result<Option<(u64, ContentHash)>, BulkError> {
         let (Input::File(file), Some(size)) = (&item.input, item.size) else {
             return Err(BulkError::OutOfOrder);
         };
@@ -397,16 +402,19 @@ impl Sender<'_> {
         let copy = file.try_clone().map_err(BulkError::Source)?;
         let mut source = FileSource::of_size(copy, size);
         let supervisor = DataSupervisor::new(self.watch, agreements.len());
-        let (sent, hash) = self.send_beside((file, size), agreements, &supervisor, || {
-            carrier::send(socket, outgoing, &mut source, &supervisor)
-        });
+        let transmit = || match carrier::send(socket, outgoing, &mut source, &supervisor) {
+            Err(BulkError::PeersLost) => Ok(Transmitted::default()),
+            sent => sent,
+        };
+        let is_wanted = |sent: &Transmitted| !sent.complete.is_empty();
+        let beside = (file, size, &supervisor);
+        let (sent, hash) = self.send_beside(beside, agreements, transmit, is_wanted);
         end.note(&supervisor);
         let complete = match sent {
             Ok(transmitted) => {
                 end.report.packets = (transmitted.packets, transmitted.needed);
                 transmitted.complete
             }
-            Err(BulkError::PeersLost) => Vec::new(),
             Err(BulkError::Source(error)) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                 return Err(BulkError::SourceChanged);
             }
@@ -418,7 +426,7 @@ impl Sender<'_> {
                 self.fail(agreement.receiver, reason, &mut end.failed);
             }
         }
-        Ok((size, hash.map_err(BulkError::Source)?))
+        Ok(hash.map_err(BulkError::Source)?.map(|hash| (size, hash)))
     }
 
     fn send_on_connections(
@@ -427,7 +435,7 @@ impl Sender<'_> {
         plan: &Plan,
         agreements: &[Agreement],
         end: &mut AttemptEnd,
-    ) -> Result<(u64, ContentHash), BulkError> {
+    ) -> Result<Option<(u64, ContentHash)>, BulkError> {
         let (Input::File(file), Some(size)) = (&item.input, item.size) else {
             return Err(BulkError::OutOfOrder);
         };
@@ -444,9 +452,10 @@ impl Sender<'_> {
             targets: targets.collect(),
         };
         let supervisor = DataSupervisor::new(self.watch, agreements.len());
-        let (sent, hash) = self.send_beside((file, size), agreements, &supervisor, || {
-            transmission.send(&supervisor)
-        });
+        let transmit = || transmission.send(&supervisor);
+        let is_wanted = |sent: &Vec<Result<_, _>>| sent.iter().any(Result::is_ok);
+        let beside = (file, size, &supervisor);
+        let (sent, hash) = self.send_beside(beside, agreements, transmit, is_wanted);
         end.note(&supervisor);
         for ((peer, agreement), sent) in agreements.iter().enumerate().zip(sent?) {
             if let Err(error) = sent {
@@ -454,17 +463,18 @@ impl Sender<'_> {
                 self.fail(agreement.receiver, reason, &mut end.failed);
             }
         }
-        Ok((size, hash.map_err(BulkError::Source)?))
+        Ok(hash.map_err(BulkError::Source)?.map(|hash| (size, hash)))
     }
 
-    /// Transmits, hashes, and listens to the receivers, each in a thread.
+    /// Transmits, hashes, and listens to the receivers, each in a thread. Without a receiver that has all there is no
+    /// hash.
     fn send_beside<T>(
         &mut self,
-        (file, size): (&File, u64),
+        (file, size, supervisor): (&File, u64, &DataSupervisor<'_>),
         agreements: &[Agreement],
-        supervisor: &DataSupervisor<'_>,
         transmit: impl FnOnce() -> Result<T, BulkError>,
-    ) -> (Result<T, BulkError>, std::io::Result<ContentHash>) {
+        is_wanted: impl FnOnce(&T) -> bool,
+    ) -> (Result<T, BulkError>, std::io::Result<Option<ContentHash>>) {
         let streams = self.streams_of(agreements);
         thread::scope(|scope| {
             let hashing = scope.spawn(|| hash_of(file, size, supervisor.gives_up()));
@@ -472,7 +482,7 @@ impl Sender<'_> {
                 scope.spawn(move || supervisor.listen(peer, stream));
             }
             let sent = transmit();
-            supervisor.end(sent.is_err());
+            supervisor.end(sent.as_ref().is_ok_and(is_wanted));
             let hash = hashing.join();
             (
                 sent,
@@ -740,11 +750,11 @@ fn ranges_of(blasts: &BlastRanges) -> Vec<BlastRange> {
         .collect()
 }
 
-fn hash_of(file: &File, size: u64, gives_up: &AtomicBool) -> std::io::Result<ContentHash> {
+/// `None`: nobody wants the hash any more.
+fn hash_of(file: &File, size: u64, gives_up: &AtomicBool) -> std::io::Result<Option<ContentHash>> {
     let (tell, below) = mpsc::channel();
     let _ = tell.send(size);
-    let hash = hashes::of_growing(file, size, &below, gives_up)?;
-    hash.ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
+    hashes::of_growing(file, size, &below, gives_up)
 }
 
 /// Hashes of the source's blasts, each made once.

@@ -43,9 +43,9 @@ impl<'a> DataSupervisor<'a> {
         }
     }
 
-    /// The transmission is over. After a failure nobody wants the hash.
-    pub(super) fn end(&self, has_failed: bool) {
-        self.gives_up.store(has_failed, Ordering::Release);
+    /// The transmission is over.
+    pub(super) fn end(&self, wants_hash: bool) {
+        self.gives_up.store(!wants_hash, Ordering::Release);
         self.is_over.store(true, Ordering::Release);
     }
 
