@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod blast;
 mod clients;
 mod compare;
 mod condition;
@@ -79,6 +80,8 @@ enum SceneName {
     Serve,
     /// A pool of web servers under `outlive objects`
     Objects,
+    /// A disk by `outlive send`, over a link that loses packets
+    Blast,
 }
 
 /// The exit status is 0 only if no connection was broken, and every byte, count and message was right.
@@ -91,8 +94,10 @@ fn run(options: &Options) -> Result<bool> {
     let outlive = program(options.outlive.clone(), "outlive")?;
     let interrupt = Interrupt::on_signals()?;
     let seed = options.seed.unwrap_or_else(|| rand::random::<u32>().into());
-    if options.scene == SceneName::Objects {
-        return objects::show(&outlive, &interrupt, seed);
+    match options.scene {
+        SceneName::Serve => {}
+        SceneName::Objects => return objects::show(&outlive, &interrupt, seed),
+        SceneName::Blast => return blast::show(&outlive, &interrupt, seed),
     }
     let timeline = Timeline::begin(options.kills, !options.no_logger, seed);
 
