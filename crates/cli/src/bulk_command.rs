@@ -487,7 +487,7 @@ impl SenderWatch {
         let seconds = self.with_state(|state| state.began.elapsed().as_secs_f64());
         let (packets, needed) = report.packets;
         let repeated = packets.saturating_sub(needed);
-        let (arrived, predicted) = report.predictions;
+        let (arrived, predicted) = (report.arrived, report.predicted);
         let words = format!(
             "{source}: {} sent in {seconds:.1} s{}{}",
             bytes_in_words(report.size),
@@ -496,7 +496,7 @@ impl SenderWatch {
                 _ => format!(", {:.1} % of the packets twice", share(repeated, needed)),
             },
             match arrived.saturating_sub(predicted) * FEW_UNPREDICTED > arrived {
-                true => predicted_in_words(report.predictions),
+                true => predicted_in_words((arrived, predicted)),
                 false => String::new(),
             }
         );
@@ -521,7 +521,7 @@ impl SenderWatch {
             state.is_shown |= !self.json;
             let seconds = state.began.elapsed().as_secs_f64();
             #[expect(clippy::cast_precision_loss, reason = "a rate for people")]
-            let rate = (progress.position - first) as f64 / seconds.max(0.001);
+            let rate = progress.position.saturating_sub(first) as f64 / seconds.max(0.001);
             Some((state.name.clone(), state.size, rate))
         });
         let Some((name, size, rate)) = line else {
@@ -581,6 +581,10 @@ impl sender::Watch for SenderWatch {
 
     fn on_event(&self, event: sender::Event) {
         use sender::Event::{Accepted, NoDatagrams, Retry, Sent, Stored};
+        if matches!(event, Retry { .. }) {
+            // The next attempt begins elsewhere.
+            self.with_state(|state| state.first = None);
+        }
         let at = |receiver: usize| self.names[receiver].as_str();
         let (priority, words, event) = match event {
             sender::Event::Progress(progress) => return self.on_progress(&progress),

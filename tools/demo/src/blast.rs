@@ -19,14 +19,14 @@ const DISK_BYTES: u64 = 4 << 30;
 const PART_BYTES: usize = 1 << 20;
 const PART_COUNT: u64 = 48;
 const PART_DISTANCE: u64 = DISK_BYTES / PART_COUNT;
-/// The path: 100 Mbit/s, 50 ms for a round trip, one packet of a hundred lost.
+/// The path: 100 Mbit/s, 50 ms for a round trip, one packet of a hundred lost each way.
 const LINK_BITS: u64 = 100_000_000;
 const LINK_DELAY: Duration = Duration::from_millis(25);
-const LINK_LOSS: f64 = 0.5;
+const LINK_LOSS: f64 = 1.0;
 /// Share of the data after which the receiver is killed, percent.
 const KILLED_AT: u64 = 40;
 const RECEIVER_COUNT: usize = 3;
-const PORT: u16 = 7601;
+const RECEIVER_PORT: u16 = 7601;
 const PLAIN_PORT: u16 = 7700;
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -34,7 +34,7 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 pub(crate) fn show(outlive: &Path, interrupt: &Interrupt, seed: u64) -> Result<bool> {
     let data = PART_COUNT * PART_BYTES as u64;
     say(&format!(
-        "A disk of {} with {} of data, the rest holes, over {} Mbit/s and 50 ms that lose 1 % of the packets (seed {seed}).",
+        "A disk of {} with {} of data, the rest holes, over {} Mbit/s and 50 ms that lose 1 % of the packets each way (seed {seed}).",
         size(DISK_BYTES),
         size(data),
         LINK_BITS / 1_000_000
@@ -61,7 +61,7 @@ impl Scene {
     fn build(outlive: &Path, interrupt: &Interrupt, seed: u64) -> Result<Self> {
         let lab = Lab::new("demo-blast")?;
         let sender = lab.add_host("sender")?;
-        // The default of Linux: what a copy by TCP meets elsewhere.
+        // The default of Linux.
         sender.sysctl("net.ipv4.tcp_congestion_control", "cubic")?;
         let mut receivers = Vec::new();
         for number in 1..=RECEIVER_COUNT {
@@ -163,7 +163,7 @@ impl Scene {
             .arg("receive")
             .arg(self.place(host, ""))
             .arg("--listen")
-            .arg(format!("{}:{PORT}", host.address().ipv4()))
+            .arg(format!("{}:{RECEIVER_PORT}", host.address().ipv4()))
             .arg("--key-file")
             .arg(self.lab.directory().join("keys"));
         let process = host.spawn(&mut command, &Output::File(log.clone()))?;
@@ -176,7 +176,7 @@ impl Scene {
         let mut command = self.sender.command(&self.outlive.to_string_lossy());
         command.arg("send").arg(&self.disk);
         for host in receivers {
-            command.arg(format!("{}:{PORT}", host.address().ipv4()));
+            command.arg(format!("{}:{RECEIVER_PORT}", host.address().ipv4()));
         }
         command
             .arg("--key-file")

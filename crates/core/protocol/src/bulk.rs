@@ -48,7 +48,7 @@ pub const STREAM_VERSION: u8 = 2 + cfg!(feature = "next-version") as u8;
 pub const OLDEST_STREAM_VERSION: u8 = 1;
 
 /// The version that brought data connections, and news of arrivals.
-pub const CONNECTIONS: u8 = 2;
+pub const CONNECTIONS_VERSION: u8 = 2;
 
 /// The versions that this program speaks.
 pub const STREAM_VERSIONS: Versions = match Versions::new(OLDEST_STREAM_VERSION, STREAM_VERSION) {
@@ -125,7 +125,7 @@ impl Message for SenderMessage {
                 carrier: Carrier::Connections { .. },
                 ..
             })
-            | Self::Join { .. } => CONNECTIONS,
+            | Self::Join { .. } => CONNECTIONS_VERSION,
             _ => OLDEST_STREAM_VERSION,
         }
     }
@@ -161,11 +161,13 @@ pub enum ReceiverMessage {
     Withdrawn,
     /// To [`SenderMessage::Join`].
     Joined,
-    /// While datagrams arrive, once a second, and when all have arrived.
+    /// While data arrives, at most once a second, and when all has arrived.
     Arrived {
-        /// Packets that were taken.
+        /// Position below which all data is there.
+        position: u64,
+        /// Datagrams that were taken.
         packets: u64,
-        /// Packets of these that followed the packet before, as the receiver had predicted.
+        /// Datagrams of these that followed the datagram before, as the receiver had predicted.
         predicted: u64,
     },
 }
@@ -175,7 +177,7 @@ impl Message for ReceiverMessage {
 
     fn since(&self) -> u8 {
         match self {
-            Self::Joined | Self::Arrived { .. } => CONNECTIONS,
+            Self::Joined | Self::Arrived { .. } => CONNECTIONS_VERSION,
             _ => OLDEST_STREAM_VERSION,
         }
     }

@@ -5,7 +5,7 @@ use crate::{ChannelError, Key, Refusal};
 /// The version of the whole protocol of this crate. Version 2 has brought [`AES_PATTERN`].
 pub(crate) const VERSION: u8 = 2;
 /// The oldest version that both ends speak.
-pub(crate) const OLDEST: u8 = 1;
+pub(crate) const OLDEST_VERSION: u8 = 1;
 
 /// Handshake and ciphers of version 1.
 const CHACHA_PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
@@ -16,7 +16,7 @@ const AES_PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_BLAKE2s";
 pub const FORMAT: types::Format = types::Format {
     name: "encryption of the control stream",
     version: VERSION as u32,
-    oldest: OLDEST as u32,
+    oldest: OLDEST_VERSION as u32,
 };
 const MAGIC: [u8; 4] = *b"OLCH";
 const FIXED_BYTES: usize = MAGIC.len() + 2;
@@ -24,7 +24,7 @@ const FIXED_BYTES: usize = MAGIC.len() + 2;
 /// What the initiator says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Greeting<'a> {
-    /// From [`OLDEST`] to [`VERSION`].
+    /// From [`OLDEST_VERSION`] to [`VERSION`].
     pub(crate) version: u8,
     /// Name of the key.
     pub(crate) name: &'a str,
@@ -59,7 +59,7 @@ pub(crate) fn read(bytes: &[u8]) -> Result<Option<Greeting<'_>>, ChannelError> {
         return Err(ChannelError::NotOurs);
     }
     let version = match bytes.get(MAGIC.len()) {
-        Some(&version @ OLDEST..=VERSION) => version,
+        Some(&version @ OLDEST_VERSION..=VERSION) => version,
         Some(&version) => return Err(ChannelError::UnknownVersion(version)),
         None => return Ok(None),
     };

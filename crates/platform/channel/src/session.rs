@@ -140,7 +140,7 @@ impl Session {
     ///
     /// # Errors
     /// [`ChannelError`], as [`Self::feed`]. An error of `read` changes nothing.
-    pub(crate) fn feed_by(
+    pub(crate) fn read_by(
         &mut self,
         read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
     ) -> Result<usize, ChannelError> {

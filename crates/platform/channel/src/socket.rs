@@ -104,7 +104,7 @@ impl<S: Read + Write> Channel<S> {
     /// been told.
     pub fn receive(&mut self) -> Result<Received, ChannelError> {
         let stream = &mut self.stream;
-        let fed = self.session.feed_by(|buffer| {
+        let arrived = self.session.read_by(|buffer| {
             loop {
                 match stream.read(buffer) {
                     // A socket with a time limit is not read on after a signal (signal(7)).
@@ -113,15 +113,15 @@ impl<S: Read + Write> Channel<S> {
                 }
             }
         });
-        match fed {
+        match arrived {
             Ok(0) => self.session.ended().map(|()| Received::End),
             Err(ChannelError::Io(error)) if would_block(&error) => Ok(Received::Nothing),
             Err(error @ ChannelError::Io(_)) => Err(error),
-            fed => {
-                if !self.is_open() || fed.is_err() {
+            arrived => {
+                if !self.is_open() || arrived.is_err() {
                     // Answers of the handshake are short, and fit into the socket buffer.
                     let flushed = self.flush();
-                    fed?;
+                    arrived?;
                     flushed?;
                 }
                 Ok(Received::Plain(self.session.take_plain()))
@@ -188,7 +188,7 @@ impl Channel<TcpStream> {
         let deadline = Instant::now() + limit;
         let channel = match Self::call(to, key, deadline, greeting::VERSION) {
             Err(ChannelError::Refused {
-                refusal: Refusal::Version(theirs @ greeting::OLDEST..greeting::VERSION),
+                refusal: Refusal::Version(theirs @ greeting::OLDEST_VERSION..greeting::VERSION),
                 ..
             }) => Self::call(to, key, deadline, theirs)?,
             called => called?,

@@ -51,7 +51,8 @@ pub(crate) fn of_growing(
         let Ok(mut end) = below.recv() else {
             return Ok(None);
         };
-        end = below.try_iter().last().unwrap_or(end);
+        // Several threads tell: a lower position may come behind a higher one.
+        end = below.try_iter().fold(end, u64::max);
         if !update(&mut hasher, file, done..end.min(size), gives_up)? {
             return Ok(None);
         }
@@ -87,6 +88,21 @@ mod tests {
     use std::{io::Write, sync::mpsc};
 
     use super::*;
+
+    #[test]
+    fn file_is_hashed_to_the_highest_reported_position() {
+        let data: Vec<u8> = (0..700_000_u32).map(|it| it.to_le_bytes()[1]).collect();
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, &data).unwrap();
+        let size = data.len() as u64;
+        let (tell, below) = std::sync::mpsc::channel();
+        for position in [5, size, 300_000] {
+            tell.send(position).unwrap();
+        }
+        drop(tell);
+        let hash = of_growing(&file, size, &below, &AtomicBool::new(false)).unwrap();
+        assert_eq!(hash, Some(ContentHash(*blake3::hash(&data).as_bytes())));
+    }
 
     #[test]
     fn hash_of_a_growing_file_is_the_hash_of_the_file() {

@@ -16,6 +16,7 @@ mod directory;
 mod error;
 mod hashes;
 mod holes;
+mod keys;
 pub mod receiver;
 pub mod sender;
 mod stream;

@@ -24,9 +24,9 @@ use crate::{
     stream::Stream,
 };
 
-mod beside;
 mod joins;
 mod quota;
+mod reception;
 mod storing;
 
 /// Pause between two looks for unfinished files that nobody goes on with.
@@ -309,15 +309,15 @@ impl Shared<'_> {
 
     /// The connection becomes a data connection of a transfer.
     fn join(&self, mut stream: SenderStream, key: SecretKey) -> Result<(), BulkError> {
-        let Some(place) = self.joins.find(key) else {
-            // The transfer is over, or has failed.
-            let reason = Reason::OutOfOrder;
+        let Some(connections) = self.joins.find(key) else {
+            // The transfer is over, or has enough connections.
+            let reason = Reason::Full;
             let detail = String::new();
             return stream.send(&ReceiverMessage::Rejected { reason, detail });
         };
         stream.send(&ReceiverMessage::Joined)?;
         // A transfer that ends now closes the connection.
-        let _ = place.try_send(stream.into_connection()?);
+        let _ = connections.send(stream.into_connection()?);
         Ok(())
     }
 

@@ -21,6 +21,7 @@ use crate::{BulkError, carrier::Progress, stream::Stream};
 mod attempt;
 mod connections;
 mod entries;
+mod own_hashes;
 mod pieces;
 mod supervisor;
 mod tree;
@@ -215,8 +216,10 @@ pub struct Report {
     pub size: u64,
     /// Packets that were sent, and packets that are needed without losses.
     pub packets: (u64, u64),
-    /// Packets that the receivers have taken, and how many of these they had expected next.
-    pub predictions: (u64, u64),
+    /// Datagrams that the receivers have taken, as far as they tell.
+    pub arrived: u64,
+    /// Datagrams of these that the receivers had expected next.
+    pub predicted: u64,
     /// BLAKE3, as `b3sum` prints.
     pub hash: String,
 }

@@ -37,7 +37,7 @@ use south_model::{Digest, DigestSeed};
 use wire::{FlowId, SeqNumber};
 
 pub(crate) use self::determinants::{
-    ImageReply, ImageState, Streams, read_stored_image, stored_image,
+    ImageReply, ImageState, PIECE_BYTES, READ_AHEAD_BYTES, Streams, read_stored_image, stored_image,
 };
 use self::stream::Stream;
 use crate::{

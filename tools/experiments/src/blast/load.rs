@@ -21,7 +21,7 @@ pub(super) use self::counts::Counts;
 use self::hosts::{Pace, file_server, second_server, workstation};
 
 /// How many times as fast as in the paper time runs.
-pub(super) const SPEED: f64 = 10.0;
+pub(super) const TIME_FACTOR: f64 = 10.0;
 const LINK_BITS: u64 = 75_000_000;
 /// Workstations of Table 5, at most.
 const WORKSTATIONS_MAX: usize = 5;
@@ -86,10 +86,10 @@ fn run(
     for host in &all {
         host.links()[0].adjust(&Direction::BOTH, |link| link.rate(LINK_BITS))?;
     }
-    let pace = pace.faster(SPEED);
+    let pace = pace.faster(TIME_FACTOR);
     let stop = AtomicBool::new(false);
     let begun = Instant::now();
-    let (workstations, server_counts) = thread::scope(|scope| -> Result<_> {
+    let (workstations, server_counts, seconds) = thread::scope(|scope| -> Result<_> {
         let (stop, server, other) = (&stop, &server, &other);
         let serving = scope.spawn(|| file_server(server, stop));
         let disturbing = scope.spawn(|| second_server(other, pace, stop));
@@ -104,15 +104,15 @@ fn run(
             thread::sleep(Duration::from_millis(50));
         }
         stop.store(true, Ordering::Relaxed);
+        let seconds = begun.elapsed().as_secs_f64();
         let mut sum = Counts::default();
         for host in running {
             sum += joined(host)?;
         }
         joined(disturbing)?;
-        Ok((sum, joined(serving)?))
+        Ok((sum, joined(serving)?, seconds))
     })?;
     interrupt.check()?;
-    let seconds = begun.elapsed().as_secs_f64();
     lab.remove()?;
     Ok(Load {
         name: name.to_owned(),

@@ -6,7 +6,7 @@ use make_model::Precision;
 use serde_json::{Value, json};
 
 use super::USUAL_SIZE;
-use super::load::{Counts, Load, SPEED};
+use super::load::{Counts, Load, TIME_FACTOR};
 use super::model::{Sources, Traffic, measure};
 use super::published::{self, HIGH_LOAD, NORMAL_LOAD};
 
@@ -15,11 +15,11 @@ const PRECISION: Precision = Precision {
     within: 0.05,
     runs: 300,
 };
-const SEED: u64 = 1;
+const PREDICTION_SEED: u64 = 1;
 
 /// Rates in the paper's time: a tenth of the counted ones.
 fn traffic(counts: &Counts, hosts: usize, seconds: f64, sources: Sources) -> Traffic {
-    let per_second = |count: u64| count as f64 / seconds / hosts as f64 / SPEED;
+    let per_second = |count: u64| count as f64 / seconds / hosts as f64 / TIME_FACTOR;
     Traffic {
         blasts: per_second(counts.blasts),
         others: per_second(counts.others),
@@ -60,7 +60,7 @@ pub(super) fn tables(loads: &[Load]) -> String {
         |---|---|---|---|---|---|---|---|---|---|\n"
         .to_owned();
     for (name, counts, traffic, paper) in rows(loads) {
-        let predicted = measure(&traffic, PRECISION, SEED);
+        let predicted = measure(&traffic, PRECISION, PREDICTION_SEED);
         let by_paper = paper
             .predicted
             .map_or("–".to_owned(), |it| format!("{it} %"));

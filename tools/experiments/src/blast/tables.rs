@@ -1,7 +1,7 @@
-//! `make paper ARGS=--blast`: Tables 1 to 6 of the bulk transfer paper. For Tables 1 to 3 a blast of each size is sent and acknowledged,
-//! one after the other: received at its place, received at wrong places throughout (the worst case), and copied (the
-//! pessimistic implementation). The packets have a kilobyte and no protection, as in the paper. Tables 4 to 6 are in
-//! [`super::load`] and [`super::shares`].
+//! `make paper ARGS=--blast`: Tables 1 to 6 of the bulk transfer paper. For Tables 1 to 3 a blast of each size is sent
+//! and acknowledged, one after the other: received at its place, received at wrong places throughout (the worst case),
+//! and copied (the pessimistic implementation). The packets have a kilobyte and no protection, as in the paper. Tables
+//! 4 to 6 are in [`super::load`] and [`super::shares`].
 
 use std::fmt::Write as _;
 use std::fs;

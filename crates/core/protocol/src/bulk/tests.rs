@@ -145,6 +145,7 @@ fn receiver_messages() -> Vec<ReceiverMessage> {
         ReceiverMessage::Withdrawn,
         ReceiverMessage::Joined,
         ReceiverMessage::Arrived {
+            position: 300_000,
             packets: 300,
             predicted: 299,
         },

@@ -128,14 +128,14 @@ fn responder_of_version_before_is_called_by_that_version() {
         let mut greeting = [0; 256];
         assert!(stream.read(&mut greeting).unwrap() > 5);
         assert_eq!(greeting[4], greeting::VERSION);
-        let refusal = Refusal::Version(greeting::OLDEST);
+        let refusal = Refusal::Version(greeting::OLDEST_VERSION);
         let verdict = greeting::verdict(Some(refusal));
         stream.write_all(&verdict).unwrap();
         drop(stream);
         let (stream, _) = listener.accept().unwrap();
         let mut version = [0; 5];
         stream.peek(&mut version).unwrap();
-        assert_eq!(version[4], greeting::OLDEST);
+        assert_eq!(version[4], greeting::OLDEST_VERSION);
         let mut channel = Channel::accept(stream, keys, Instant::now());
         loop {
             match channel.receive().unwrap() {

@@ -2,8 +2,8 @@
 //!
 //! Several connections share the blasts of a transfer: a connection takes the next blast when it has sent the blast
 //! before, so that none waits for a slower one. The kernel delivers bytes in order, and a header tells the place of the
-//! payload behind it. Therefore each payload is received in its place: a read has the payload, the tag and the next
-//! header as its buffers.
+//! payload behind it. So nothing is predicted: a read has a place for the payload, the tag and the next header as its
+//! buffers. The place is that in the memory of the sink, or a buffer that is written to a file.
 
 use std::{
     io::{self, IoSlice, IoSliceMut, Read, Write},
@@ -22,7 +22,7 @@ use super::{
 use crate::error::{BulkError, SocketContext};
 
 /// Number of a transfer that has a key of its own.
-const TRANSFER: u32 = 0;
+const TRANSFER_NUMBER: u32 = 0;
 /// Buffers of a read: payload, tag, next header.
 const READ_BUFFERS: usize = 3;
 
@@ -169,7 +169,7 @@ fn seal_blast(
     let mut end = 0;
     for packet in 0..count {
         let header = PacketHeader {
-            transfer: TRANSFER,
+            transfer: TRANSFER_NUMBER,
             blast,
             packet,
             count,
@@ -214,12 +214,14 @@ fn write(
     Ok(())
 }
 
-/// What has arrived on all connections of a transfer.
+/// The blasts that have arrived on all connections of a transfer.
 #[derive(Debug)]
 pub struct Arrivals {
     transfer: Connected,
     blasts: u32,
     present: Mutex<BlastRanges>,
+    /// Blasts that are there or that a connection has begun.
+    claimed: Mutex<BlastRanges>,
 }
 
 impl Arrivals {
@@ -231,6 +233,7 @@ impl Arrivals {
         Ok(Self {
             blasts: transfer.blasts()?,
             transfer,
+            claimed: Mutex::new(present.clone()),
             present: Mutex::new(present),
         })
     }
@@ -253,8 +256,12 @@ impl Arrivals {
         self.present().insert(blast, blast + 1);
     }
 
-    fn has(&self, blast: u32) -> bool {
-        self.present().contains(blast)
+    /// A connection begins a blast. False: another connection has.
+    fn claim(&self, blast: u32) -> bool {
+        let mut claimed = self.claimed.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_free = !claimed.contains(blast);
+        claimed.insert(blast, blast + 1);
+        is_free
     }
 
     fn present(&self) -> MutexGuard<'_, BlastRanges> {
@@ -342,12 +349,13 @@ fn check(
     };
     let is_next = match expected {
         Some(expected) => id == expected,
-        None => id.packet == 0 && id.blast < arrivals.blasts && !arrivals.has(id.blast),
+        // Nothing is written a second time: the bytes may be hashed already.
+        None => id.packet == 0 && id.blast < arrivals.blasts && arrivals.claim(id.blast),
     };
     let transfer = &arrivals.transfer;
     let len = transfer.blast_len(id.blast);
     let has_count = header.count == transfer.layout.packets_of(len);
-    if header.is_probe() || header.transfer != TRANSFER || !is_next || !has_count {
+    if header.is_probe() || header.transfer != TRANSFER_NUMBER || !is_next || !has_count {
         return Err(BulkError::OutOfOrder);
     }
     let payload_len = transfer.layout.packet_len(id.packet, len);
@@ -395,7 +403,7 @@ impl Reader<'_> {
         Ok(Some(self.head))
     }
 
-    /// Reads a payload into its place, the tag, and what has arrived of the next header.
+    /// Reads a payload, the tag, and the beginning of the next header.
     fn read_payload(&mut self, place: &mut [u8]) -> Result<(), BulkError> {
         let needed = place.len() + TAG_LEN;
         let mut taken = 0;
@@ -437,7 +445,7 @@ fn read(
 fn would_block(error: &io::Error) -> bool {
     matches!(
         error.kind(),
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
     )
 }
 

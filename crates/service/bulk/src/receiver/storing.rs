@@ -14,18 +14,18 @@ use protocol::bulk::{
     Acceptance, BlastHash, BlastRange, Carrier, ContentHash, HASHES_MAX, Offer, PIECE_LEN_MAX,
     Reason, ReceiverMessage, SecretKey, SenderMessage, Sizes,
 };
-use ring::rand::{SecureRandom, SystemRandom};
 use rustix::{fs::copy_file_range, io::Errno, process::geteuid};
 
 use super::{
     Event, IDLE_TIME, SenderStream, Shared,
-    beside::{self, Interruption, Watcher},
+    reception::{self, Interruption, Watcher},
 };
 use crate::{
     BulkError,
     carrier::{self, Arrivals, Connected, DataSocket, FileSink, Incoming, PacketKey, Placement},
     directory::{Partial, Rejection},
     hashes, holes,
+    keys::fresh_key,
     sender::modified_ns,
 };
 
@@ -448,7 +448,7 @@ impl<'a> Storing<'a> {
         let Some(size) = self.offer.size else {
             return Err(out_of_order());
         };
-        let expected = self.shared.joins.expect(key);
+        let expected = self.shared.joins.expect(key).ok_or_else(out_of_order)?;
         self.agree(stream, sender, None, fresh_key())?;
         let transfer = Connected {
             key: PacketKey::Secret(key.0),
@@ -458,7 +458,7 @@ impl<'a> Storing<'a> {
         let arrivals = Arrivals::new(transfer, self.present.clone())?;
         let file = self.data();
         let wanted = self.receive_beside(stream, size, move |watcher| {
-            beside::receive_on_connections(expected, &arrivals, file, watcher)
+            reception::receive_on_connections(expected, &arrivals, file, watcher)
         })?;
         Ok((size, wanted))
     }
@@ -470,7 +470,7 @@ impl<'a> Storing<'a> {
         receive: impl FnOnce(&Watcher) -> Result<(), BulkError> + Send,
     ) -> Result<ContentHash, Failure> {
         let watch = self.shared.watch;
-        let received = beside::receive_beside(watch, stream, (self.data(), size), receive);
+        let received = reception::receive_beside(watch, stream, (self.data(), size), receive);
         received.map_err(|interruption| match interruption {
             Interruption::Withdrawn => Failure::Withdrawn,
             Interruption::Differs => self.differs().into(),
@@ -606,11 +606,4 @@ fn ranges_of(ranges: &[BlastRange], blasts: u32) -> Result<BlastRanges, Rejectio
         all.insert(range.first, range.end);
     }
     Ok(all)
-}
-
-fn fresh_key() -> SecretKey {
-    let mut key = [0; 16];
-    let filled = SystemRandom::new().fill(&mut key);
-    assert!(filled.is_ok(), "the system has no random numbers");
-    SecretKey(key)
 }

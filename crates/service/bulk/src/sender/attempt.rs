@@ -5,14 +5,14 @@ use std::{
     fs::File,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZeroU16,
-    sync::{Mutex, PoisonError, atomic::AtomicBool, mpsc},
+    sync::{Mutex, PoisonError},
     thread,
     time::{Duration, Instant},
 };
 
 use blast::{BlastRanges, Layout};
 use protocol::bulk::{
-    Acceptance, BlastHash, BlastRange, CONNECTIONS, Carrier, ContentHash, Offer, RANGES_MAX,
+    Acceptance, BlastRange, CONNECTIONS_VERSION, Carrier, ContentHash, Offer, RANGES_MAX,
     ReceiverMessage, SecretKey, SenderMessage, Sizes,
 };
 use ring::rand::{SecureRandom, SystemRandom};
@@ -21,14 +21,16 @@ use super::{
     CONNECT_TIME, CarrierChoice, Event, Input, Item, Peer, ReceiverStream, Report, Sender, Watch,
     connections::{ConnectionTarget, Transmission},
     name_at,
+    own_hashes::{OwnHashes, hash_of},
     pieces::Pieces,
     rejected,
-    supervisor::DataSupervisor,
+    supervisor::{DataSupervisor, DatagramCounts},
 };
 use crate::{
     BulkError,
     carrier::{self, DataSocket, FileSource, Outgoing, PacketKey, Progress, Target, Transmitted},
-    hashes, holes,
+    holes,
+    keys::fresh_key,
 };
 
 /// Bytes of a blast, about.
@@ -53,17 +55,27 @@ const ANSWER_TIME: Duration = Duration::from_secs(60);
 pub(super) const STORING_TIME: Duration = Duration::from_secs(600);
 
 /// Receivers that have stored the file, and receivers that have not.
+#[derive(Default)]
 pub(super) struct AttemptEnd {
     pub(super) report: Report,
     pub(super) failed: Vec<(usize, BulkError)>,
-    /// A receiver has accepted.
+    /// Bytes have arrived.
     pub(super) has_begun: bool,
+    /// Counts of the receivers.
+    pub(super) counts: BTreeMap<usize, DatagramCounts>,
 }
 
 impl AttemptEnd {
-    fn note(&mut self, supervisor: &DataSupervisor<'_>) {
+    fn note(&mut self, supervisor: &DataSupervisor<'_>, agreements: &[Agreement]) {
         self.has_begun |= supervisor.has_advanced();
-        self.report.predictions = supervisor.predictions();
+        for (peer, agreement) in agreements.iter().enumerate() {
+            self.counts
+                .insert(agreement.receiver, supervisor.counts(peer));
+        }
+    }
+
+    fn has_failed(&self, receiver: usize) -> bool {
+        self.failed.iter().any(|(failed, _)| *failed == receiver)
     }
 }
 
@@ -76,7 +88,7 @@ struct Agreement {
 }
 
 struct Plan {
-    way: Way,
+    path: DataPath,
     layout: Layout,
     sizes: Sizes,
     holes: BlastRanges,
@@ -85,26 +97,26 @@ struct Plan {
 }
 
 /// How the data of an attempt travels.
-enum Way {
+enum DataPath {
     Datagrams(DataSocket),
-    Connections,
+    /// With a key for each receiver.
+    Connections(BTreeMap<usize, SecretKey>),
     /// In the control stream: data without a known end, small files, receivers of an older version.
     Messages,
 }
 
 impl Sender<'_> {
     pub(super) fn attempt(&mut self, item: &mut Item, receivers: &[usize]) -> AttemptEnd {
-        let mut end = AttemptEnd {
-            report: Report::default(),
-            failed: Vec::new(),
-            has_begun: false,
-        };
+        let mut end = AttemptEnd::default();
         let connected = self.connect(receivers, &mut end.failed);
         let sent = self.send_to(item, connected, &mut end);
         if let Err((error, waiting)) = sent {
             // The source or a socket of ours has failed: no receiver gets the file.
             let error = std::sync::Arc::new(error);
             for receiver in waiting {
+                if end.has_failed(receiver) {
+                    continue;
+                }
                 self.withdraw(receiver);
                 end.failed.push((receiver, copy_of(&error)));
             }
@@ -152,8 +164,8 @@ impl Sender<'_> {
         loop {
             let uses_stream =
                 is_stream || self.carrier == CarrierChoice::Stream || item.size == Some(0);
-            let way = self.way(item, &receivers, uses_stream);
-            let plan = way.and_then(|way| self.plan(item, &receivers, way));
+            let path = self.way(item, &receivers, uses_stream);
+            let plan = path.and_then(|path| self.plan(item, &receivers, path));
             let plan = plan.map_err(|error| (error, receivers.clone()))?;
             let mut agreements = self.negotiate(item, &plan, &receivers, &mut end.failed);
             if !uses_stream {
@@ -164,12 +176,12 @@ impl Sender<'_> {
                 return Ok(());
             }
             let before = end.failed.len();
-            let sent = match &plan.way {
-                Way::Datagrams(socket) => {
+            let sent = match &plan.path {
+                DataPath::Datagrams(socket) => {
                     self.send_datagrams(item, &plan, socket, &agreements, end)
                 }
-                Way::Connections => self.send_on_connections(item, &plan, &agreements, end),
-                Way::Messages => {
+                DataPath::Connections(_) => self.send_on_connections(item, &plan, &agreements, end),
+                DataPath::Messages => {
                     let sent = self.send_pieces(item, &plan, &agreements, &mut end.failed);
                     sent.map(Some)
                 }
@@ -183,41 +195,49 @@ impl Sender<'_> {
                     receivers = agreed;
                 }
                 Err(error) => return Err((error, agreed)),
-                Ok(hash) if item.has_changed() => {
-                    let _ = hash;
-                    return Err((BulkError::SourceChanged, agreed));
-                }
                 // All receivers have failed.
                 Ok(None) => return Ok(()),
+                Ok(Some(_)) if item.has_changed() => {
+                    return Err((BulkError::SourceChanged, agreed));
+                }
                 Ok(Some((size, hash))) => {
                     self.watch.on_event(Event::Sent);
                     end.report.size = size;
                     end.report.hash = hash.to_string();
                     self.finish(&agreed, size, hash, end);
+                    let counts = end.counts.values().copied();
+                    let counts = counts.fold(DatagramCounts::default(), DatagramCounts::plus);
+                    (end.report.arrived, end.report.predicted) = (counts.packets, counts.predicted);
                     return Ok(());
                 }
             }
         }
     }
 
-    fn way(&self, item: &Item, receivers: &[usize], uses_stream: bool) -> Result<Way, BulkError> {
+    fn way(
+        &self,
+        item: &Item,
+        receivers: &[usize],
+        uses_stream: bool,
+    ) -> Result<DataPath, BulkError> {
         if !uses_stream {
-            return Ok(Way::Datagrams(self.data_socket(receivers)?));
+            return Ok(DataPath::Datagrams(self.data_socket(receivers)?));
         }
         let mut streams = receivers
             .iter()
             .filter_map(|it| self.peers[*it].stream.as_ref());
-        let is_known = streams.all(|stream| stream.speaks(CONNECTIONS));
+        let is_known = streams.all(|stream| stream.speaks(CONNECTIONS_VERSION));
         let is_large = item.size.is_some_and(|size| size >= CONNECTIONS_BYTES_MIN);
-        Ok(match is_known && is_large {
-            true => Way::Connections,
-            false => Way::Messages,
-        })
+        if !is_known || !is_large {
+            return Ok(DataPath::Messages);
+        }
+        let keys = receivers.iter().map(|receiver| (*receiver, fresh_key()));
+        Ok(DataPath::Connections(keys.collect()))
     }
 
     /// Payload of a packet, bytes.
-    fn packet_bytes(&self, way: &Way, receivers: &[usize]) -> Result<u32, BulkError> {
-        if matches!(way, Way::Connections) {
+    fn packet_bytes(&self, path: &DataPath, receivers: &[usize]) -> Result<u32, BulkError> {
+        if matches!(path, DataPath::Connections(_)) {
             return Ok(CONNECTION_PACKET_BYTES);
         }
         let mut packet_bytes = PACKET_BYTES_MAX;
@@ -231,8 +251,8 @@ impl Sender<'_> {
     }
 
     /// Sizes for the path, holes, keys.
-    fn plan(&self, item: &Item, receivers: &[usize], way: Way) -> Result<Plan, BulkError> {
-        let packet_bytes = self.packet_bytes(&way, receivers)?;
+    fn plan(&self, item: &Item, receivers: &[usize], path: DataPath) -> Result<Plan, BulkError> {
+        let packet_bytes = self.packet_bytes(&path, receivers)?;
         let blast_bytes = match self.settings.compares {
             true => compared_bytes(item.size.unwrap_or(0)),
             false => BLAST_BYTES,
@@ -248,20 +268,19 @@ impl Sender<'_> {
                 .take(RANGES_MAX)
                 .for_each(|(first, end)| empty.insert(first, end));
         }
-        let mut random = [0; 20];
-        let filled = SystemRandom::new().fill(&mut random);
+        let mut transfer = [0; 4];
+        let filled = SystemRandom::new().fill(&mut transfer);
         assert!(filled.is_ok(), "the system has no random numbers");
-        let (key, transfer) = random.split_at(16);
         Ok(Plan {
-            way,
+            path,
             layout,
             sizes: Sizes {
                 packet_bytes,
                 packets: layout.packets(),
             },
             holes: empty,
-            key: SecretKey(key.try_into().unwrap_or_default()),
-            transfer: u32::from_le_bytes(transfer.try_into().unwrap_or_default()),
+            key: fresh_key(),
+            transfer: u32::from_le_bytes(transfer),
         })
     }
 
@@ -290,7 +309,7 @@ impl Sender<'_> {
                 Err(error) => self.fail(receiver, error, failed),
             }
         }
-        let own = Mutex::new(OwnHashes::new(item, plan));
+        let own = Mutex::new(OwnHashes::new(item, plan.layout));
         let watch = self.watch;
         let streams = self.peers.iter_mut().enumerate();
         let streams = streams.filter(|(receiver, _)| offered.contains(receiver));
@@ -334,14 +353,17 @@ impl Sender<'_> {
     fn offer(&self, item: &Item, plan: &Plan, receiver: usize) -> Result<Offer, BulkError> {
         let destination = &self.peers[receiver].destination;
         let (sizes, holes) = (plan.sizes, ranges_of(&plan.holes));
-        let key = plan.key;
-        let carrier = match &plan.way {
-            Way::Messages => Carrier::Stream { sizes, holes },
-            Way::Connections => Carrier::Connections { key, sizes, holes },
-            Way::Datagrams(socket) => Carrier::Datagrams {
+        let carrier = match &plan.path {
+            DataPath::Messages => Carrier::Stream { sizes, holes },
+            DataPath::Connections(keys) => Carrier::Connections {
+                key: *keys.get(&receiver).ok_or(BulkError::OutOfOrder)?,
+                sizes,
+                holes,
+            },
+            DataPath::Datagrams(socket) => Carrier::Datagrams {
                 transfer: plan.transfer,
                 port: NonZeroU16::new(socket.local()?.port()).unwrap_or(NonZeroU16::MIN),
-                key,
+                key: plan.key,
                 sizes,
                 holes,
             },
@@ -409,7 +431,7 @@ impl Sender<'_> {
         let is_wanted = |sent: &Transmitted| !sent.complete.is_empty();
         let beside = (file, size, &supervisor);
         let (sent, hash) = self.send_beside(beside, agreements, transmit, is_wanted);
-        end.note(&supervisor);
+        end.note(&supervisor, agreements);
         let complete = match sent {
             Ok(transmitted) => {
                 end.report.packets = (transmitted.packets, transmitted.needed);
@@ -439,14 +461,19 @@ impl Sender<'_> {
         let (Input::File(file), Some(size)) = (&item.input, item.size) else {
             return Err(BulkError::OutOfOrder);
         };
-        let targets = agreements.iter().map(|agreement| ConnectionTarget {
-            address: self.peers[agreement.receiver].destination.address,
-            present: agreement.present.clone(),
+        let DataPath::Connections(keys) = &plan.path else {
+            return Err(BulkError::OutOfOrder);
+        };
+        let targets = agreements.iter().filter_map(|agreement| {
+            Some(ConnectionTarget {
+                address: self.peers[agreement.receiver].destination.address,
+                present: agreement.present.clone(),
+                key: *keys.get(&agreement.receiver)?,
+            })
         });
         let transmission = Transmission {
             settings: self.settings,
             layout: plan.layout,
-            key: plan.key,
             file,
             size,
             targets: targets.collect(),
@@ -456,7 +483,7 @@ impl Sender<'_> {
         let is_wanted = |sent: &Vec<Result<_, _>>| sent.iter().any(Result::is_ok);
         let beside = (file, size, &supervisor);
         let (sent, hash) = self.send_beside(beside, agreements, transmit, is_wanted);
-        end.note(&supervisor);
+        end.note(&supervisor, agreements);
         for ((peer, agreement), sent) in agreements.iter().enumerate().zip(sent?) {
             if let Err(error) = sent {
                 let reason = supervisor.reason_of(peer).unwrap_or(error);
@@ -482,12 +509,11 @@ impl Sender<'_> {
                 scope.spawn(move || supervisor.listen(peer, stream));
             }
             let sent = transmit();
-            supervisor.end(sent.as_ref().is_ok_and(is_wanted));
+            let is_wanted = sent.as_ref().is_ok_and(is_wanted);
+            supervisor.end(is_wanted);
             let hash = hashing.join();
-            (
-                sent,
-                hash.unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-            )
+            let hash = hash.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            (sent, hash.map(|hash| hash.filter(|_| is_wanted)))
         })
     }
 
@@ -555,26 +581,26 @@ impl Sender<'_> {
 
     /// All data is there: each receiver checks the hash, and stores.
     fn finish(&mut self, receivers: &[usize], size: u64, hash: ContentHash, end: &mut AttemptEnd) {
-        let AttemptEnd { report, failed, .. } = end;
-        let has_failed =
-            |failed: &[(usize, BulkError)], it: usize| failed.iter().any(|(other, _)| *other == it);
         let mut finishing = Vec::new();
         for &receiver in receivers {
-            if has_failed(failed, receiver) {
+            if end.has_failed(receiver) {
                 continue;
             }
             match self.say(receiver, &SenderMessage::Finish { size, hash }) {
                 Ok(()) => finishing.push(receiver),
-                Err(error) => self.fail(receiver, error, failed),
+                Err(error) => self.fail(receiver, error, &mut end.failed),
             }
         }
-        let mut all = (0, 0);
+        let AttemptEnd { failed, counts, .. } = end;
         for receiver in finishing {
+            let until = Instant::now() + STORING_TIME;
             let mut answer = self.receive(receiver, STORING_TIME);
-            while let Ok(ReceiverMessage::Arrived { packets, predicted }) = answer {
-                all = (all.0 + packets, all.1 + predicted);
-                report.predictions = all;
-                answer = self.receive(receiver, STORING_TIME);
+            while let Ok(ReceiverMessage::Arrived {
+                packets, predicted, ..
+            }) = answer
+            {
+                counts.insert(receiver, DatagramCounts { packets, predicted });
+                answer = self.receive(receiver, until.saturating_duration_since(Instant::now()));
             }
             match answer {
                 Ok(ReceiverMessage::Stored) => self.watch.on_event(Event::Stored {
@@ -633,7 +659,7 @@ impl Sender<'_> {
         failed.push((receiver, error));
     }
 
-    /// Messages about the offer that were on their way are read and forgotten.
+    /// Messages about the offer that were on their path are read and forgotten.
     fn withdraw(&mut self, receiver: usize) {
         let mut said = self.say(receiver, &SenderMessage::Withdraw);
         while said.is_ok() {
@@ -748,52 +774,4 @@ fn ranges_of(blasts: &BlastRanges) -> Vec<BlastRange> {
     ranges
         .map(|(first, end)| BlastRange { first, end })
         .collect()
-}
-
-/// `None`: nobody wants the hash any more.
-fn hash_of(file: &File, size: u64, gives_up: &AtomicBool) -> std::io::Result<Option<ContentHash>> {
-    let (tell, below) = mpsc::channel();
-    let _ = tell.send(size);
-    hashes::of_growing(file, size, &below, gives_up)
-}
-
-/// Hashes of the source's blasts, each made once.
-struct OwnHashes<'a> {
-    file: Option<&'a File>,
-    plan: &'a Plan,
-    size: u64,
-    known: BTreeMap<u32, BlastHash>,
-}
-
-impl<'a> OwnHashes<'a> {
-    fn new(item: &'a Item, plan: &'a Plan) -> Self {
-        Self {
-            file: match &item.input {
-                Input::File(file) => Some(file),
-                Input::Stream(_) => None,
-            },
-            plan,
-            size: item.size.unwrap_or(0),
-            known: BTreeMap::new(),
-        }
-    }
-
-    fn is_equal(&mut self, blast: u32, hash: BlastHash) -> Result<bool, BulkError> {
-        let Some(file) = self.file else {
-            return Ok(false);
-        };
-        if blast >= self.plan.layout.blasts(self.size)? {
-            return Err(BulkError::OutOfOrder);
-        }
-        let own = match self.known.get(&blast) {
-            Some(known) => *known,
-            None => {
-                let own = hashes::of_blast(file, &self.plan.layout, self.size, blast);
-                let own = own.map_err(BulkError::Source)?;
-                self.known.insert(blast, own);
-                own
-            }
-        };
-        Ok(own == hash)
-    }
 }

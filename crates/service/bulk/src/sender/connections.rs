@@ -23,7 +23,6 @@ const BLASTS_PER_CONNECTION: u64 = 4;
 pub(super) struct Transmission<'a> {
     pub(super) settings: &'a Settings,
     pub(super) layout: Layout,
-    pub(super) key: SecretKey,
     pub(super) file: &'a File,
     pub(super) size: u64,
     pub(super) targets: Vec<ConnectionTarget>,
@@ -33,17 +32,21 @@ pub(super) struct Transmission<'a> {
 pub(super) struct ConnectionTarget {
     pub(super) address: SocketAddr,
     pub(super) present: BlastRanges,
+    /// Of this receiver alone: the same packets of another receiver may have other bytes, if the source changes.
+    pub(super) key: SecretKey,
 }
 
 /// A receiver's part of the transmission.
 struct Part<'a> {
     address: SocketAddr,
+    key: SecretKey,
+    transfer: Connected,
     queue: Queue,
     supervisor: PartSupervisor<'a>,
 }
 
 impl Transmission<'_> {
-    /// Sends to each receiver what it lacks. Returns the outcome for each.
+    /// Sends the missing blasts to each receiver. Returns the outcome for each.
     ///
     /// # Errors
     /// The source fails, or the sender is stopped.
@@ -51,34 +54,44 @@ impl Transmission<'_> {
         &self,
         supervisor: &DataSupervisor<'_>,
     ) -> Result<Vec<Result<(), BulkError>>, BulkError> {
-        let transfer = Connected {
-            key: PacketKey::Secret(self.key.0),
-            layout: self.layout,
-            size: self.size,
-        };
         let pace = Pace::new(self.settings.rate_max);
-        let positions: Vec<AtomicU64> = self.targets.iter().map(|_| AtomicU64::new(0)).collect();
+        let positions = self.targets.iter().map(|target| {
+            let begun = self.layout.blast_position(target.present.first_gap(0));
+            AtomicU64::new(begun.min(self.size))
+        });
+        let positions: Vec<AtomicU64> = positions.collect();
+        let lowest = positions.iter().map(|it| it.load(Ordering::Relaxed)).min();
+        supervisor.begin_at(lowest.unwrap_or(0));
+        let shown = AtomicU64::new(0);
         let mut parts = Vec::new();
         for (peer, target) in self.targets.iter().enumerate() {
+            let transfer = Connected {
+                key: PacketKey::Secret(target.key.0),
+                layout: self.layout,
+                size: self.size,
+            };
             let queue = Queue::new(&transfer, target.present.clone())?;
             let part = Part {
                 address: target.address,
+                key: target.key,
+                transfer,
                 queue,
                 supervisor: PartSupervisor {
                     all: supervisor,
                     peer,
                     has_failed: AtomicBool::new(false),
                     positions: &positions,
+                    shown: &shown,
                 },
             };
             parts.push((part, self.connection_count(&target.present)));
         }
-        let (transfer, pace) = (&transfer, &pace);
+        let pace = &pace;
         let sent: Vec<Vec<Result<bool, BulkError>>> = thread::scope(|scope| {
             let running: Vec<Vec<_>> = parts
                 .iter()
                 .map(|(part, count)| {
-                    let send = move || self.send_on_one(transfer, pace, part);
+                    let send = move || self.send_on_one(pace, part);
                     (0..*count).map(|_| scope.spawn(send)).collect()
                 })
                 .collect();
@@ -90,6 +103,9 @@ impl Transmission<'_> {
             });
             joined.collect()
         });
+        if supervisor.is_stopped() {
+            return Err(BulkError::Stopped);
+        }
         sent.into_iter().map(outcome_of).collect()
     }
 
@@ -104,12 +120,7 @@ impl Transmission<'_> {
     }
 
     /// Sends blasts on a connection. False: the connection cannot be made, and no blast is lost.
-    fn send_on_one(
-        &self,
-        transfer: &Connected,
-        pace: &Pace,
-        part: &Part<'_>,
-    ) -> Result<bool, BulkError> {
+    fn send_on_one(&self, pace: &Pace, part: &Part<'_>) -> Result<bool, BulkError> {
         let connection = match self.join(part) {
             Ok(connection) => connection,
             Err(BulkError::Stopped) => return Err(BulkError::Stopped),
@@ -122,7 +133,13 @@ impl Transmission<'_> {
         let sent = sent.and_then(|file| {
             let mut source = FileSource::of_size(file, self.size);
             let queue = (&part.queue, pace);
-            send_blasts(&connection, transfer, queue, &mut source, &part.supervisor)
+            send_blasts(
+                &connection,
+                &part.transfer,
+                queue,
+                &mut source,
+                &part.supervisor,
+            )
         });
         if sent.is_err() {
             part.supervisor.has_failed.store(true, Ordering::Release);
@@ -132,7 +149,7 @@ impl Transmission<'_> {
 
     fn join(&self, part: &Part<'_>) -> Result<TcpStream, BulkError> {
         let mut stream = ReceiverStream::connect(part.address, &self.settings.key, CONNECT_TIME)?;
-        stream.send(&SenderMessage::Join { key: self.key })?;
+        stream.send(&SenderMessage::Join { key: part.key })?;
         let is_stopped = || part.supervisor.is_stopped();
         match stream.receive(self.settings.peer_timeout, &is_stopped)? {
             ReceiverMessage::Joined => stream.into_connection(),
@@ -142,11 +159,12 @@ impl Transmission<'_> {
     }
 }
 
-/// The outcome of a receiver, by the outcomes of its connections.
+/// The outcome of a receiver, by the outcomes of its connections. After the first failure the others are stopped.
 fn outcome_of(
     connections: Vec<Result<bool, BulkError>>,
 ) -> Result<Result<(), BulkError>, BulkError> {
     let mut was_sent = connections.is_empty();
+    let mut failure = None;
     for sent in connections {
         match sent {
             Ok(has_sent) => was_sent |= has_sent,
@@ -154,14 +172,13 @@ fn outcome_of(
                 return Err(BulkError::SourceChanged);
             }
             Err(error @ BulkError::Source(_)) => return Err(error),
-            // The receiver has ended the connection. The reason comes by the control stream.
-            Err(BulkError::Socket { .. }) => return Ok(Err(BulkError::Closed)),
-            Err(error) => return Ok(Err(error)),
+            // The receiver has ended the connection, or the network has.
+            Err(_) => failure = Some(BulkError::Closed),
         }
     }
-    Ok(match was_sent {
-        true => Ok(()),
-        false => Err(BulkError::Closed),
+    Ok(match failure {
+        None if was_sent => Ok(()),
+        failure => Err(failure.unwrap_or(BulkError::Closed)),
     })
 }
 
@@ -170,8 +187,10 @@ struct PartSupervisor<'a> {
     peer: usize,
     /// A connection has failed: the others end, too.
     has_failed: AtomicBool,
-    /// Of all receivers.
+    /// Of all receivers: bytes below are there, or on their way.
     positions: &'a [AtomicU64],
+    /// The highest position that was shown.
+    shown: &'a AtomicU64,
 }
 
 impl Supervisor for PartSupervisor<'_> {
@@ -186,9 +205,50 @@ impl Supervisor for PartSupervisor<'_> {
         let there = self.positions.iter().enumerate();
         let there = there.filter(|(peer, _)| !self.all.has_left(*peer));
         let lowest = there.map(|(_, position)| position.load(Ordering::Relaxed));
-        self.all.on_progress(Progress {
-            position: lowest.min().unwrap_or(0),
+        let lowest = lowest.min().unwrap_or(0);
+        let before = self.shown.fetch_max(lowest, Ordering::Relaxed);
+        self.all.show(Progress {
+            position: lowest.max(before),
             ..progress
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    fn broken() -> BulkError {
+        BulkError::Socket {
+            doing: "send",
+            source: io::ErrorKind::ConnectionReset.into(),
+        }
+    }
+
+    /// The connections that did not fail themselves were stopped.
+    #[test]
+    fn cause_of_a_failure_is_found_whichever_connection_failed() {
+        let stopped = || Err(BulkError::Stopped);
+        let lost = outcome_of(vec![stopped(), Err(broken()), Ok(true)]);
+        assert!(matches!(lost, Ok(Err(BulkError::Closed))), "{lost:?}");
+        let unreadable = BulkError::Source(io::ErrorKind::PermissionDenied.into());
+        let failed = outcome_of(vec![stopped(), Err(broken()), Err(unreadable)]);
+        assert!(matches!(failed, Err(BulkError::Source(_))), "{failed:?}");
+        let shorter = BulkError::Source(io::ErrorKind::UnexpectedEof.into());
+        let failed = outcome_of(vec![stopped(), Err(shorter)]);
+        assert!(
+            matches!(failed, Err(BulkError::SourceChanged)),
+            "{failed:?}"
+        );
+    }
+
+    #[test]
+    fn one_connection_is_enough() {
+        assert!(matches!(outcome_of(vec![Ok(false), Ok(true)]), Ok(Ok(()))));
+        assert!(matches!(outcome_of(Vec::new()), Ok(Ok(()))), "all is there");
+        let none = outcome_of(vec![Ok(false), Ok(false)]);
+        assert!(matches!(none, Ok(Err(BulkError::Closed))), "{none:?}");
     }
 }

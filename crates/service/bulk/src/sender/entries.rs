@@ -8,7 +8,7 @@ use std::{
 use protocol::bulk::{Entry, EntryKind, PathError, ReceiverMessage, RelativePath, SenderMessage};
 
 use super::{
-    Report, Sender,
+    Sender,
     attempt::{AttemptEnd, STORING_TIME},
     name_at, rejected,
 };
@@ -60,11 +60,7 @@ impl Sender<'_> {
         receivers: &[usize],
         refused: &mut Vec<NotStored>,
     ) -> AttemptEnd {
-        let mut end = AttemptEnd {
-            report: Report::default(),
-            failed: Vec::new(),
-            has_begun: false,
-        };
+        let mut end = AttemptEnd::default();
         let mut told = Vec::new();
         for receiver in self.connect(receivers, &mut end.failed) {
             match self.say_entries(receiver, above, entries) {

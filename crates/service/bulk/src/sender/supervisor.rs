@@ -16,17 +16,33 @@ use crate::{
     carrier::{Progress, Supervisor},
 };
 
+/// Counts of a receiver.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct DatagramCounts {
+    pub(super) packets: u64,
+    pub(super) predicted: u64,
+}
+
+impl DatagramCounts {
+    pub(super) const fn plus(self, other: Self) -> Self {
+        Self {
+            packets: self.packets.saturating_add(other.packets),
+            predicted: self.predicted.saturating_add(other.predicted),
+        }
+    }
+}
+
 /// Ends a transmission, and learns which receivers have left, and why.
 pub(super) struct DataSupervisor<'a> {
     watch: &'a dyn Watch,
     is_over: AtomicBool,
     /// Nobody wants the hash any more.
     gives_up: AtomicBool,
-    /// Position at the beginning, and the newest.
+    /// Position at the beginning, and the highest: all bytes below are at all receivers.
     positions: (AtomicU64, AtomicU64),
     left: Vec<AtomicBool>,
-    /// Packets that each receiver has taken, and expected.
-    predictions: Vec<(AtomicU64, AtomicU64)>,
+    /// Of each receiver: the position below which all data is there, and the newest counts.
+    counts: Mutex<BTreeMap<usize, (u64, DatagramCounts)>>,
     reasons: Mutex<BTreeMap<usize, BulkError>>,
 }
 
@@ -38,7 +54,7 @@ impl<'a> DataSupervisor<'a> {
             gives_up: AtomicBool::new(false),
             positions: (AtomicU64::new(u64::MAX), AtomicU64::new(0)),
             left: (0..peers).map(|_| AtomicBool::new(false)).collect(),
-            predictions: (0..peers).map(|_| Default::default()).collect(),
+            counts: Mutex::default(),
             reasons: Mutex::default(),
         }
     }
@@ -64,12 +80,19 @@ impl<'a> DataSupervisor<'a> {
         reasons.remove(&peer)
     }
 
-    /// Packets that receivers have taken, and how many of these they had expected next.
-    pub(super) fn predictions(&self) -> (u64, u64) {
-        self.predictions.iter().fold((0, 0), |sum, one| {
-            let arrived = one.0.load(Ordering::Relaxed);
-            (sum.0 + arrived, sum.1 + one.1.load(Ordering::Relaxed))
-        })
+    /// The newest counts of the receiver of this number.
+    pub(super) fn counts(&self, peer: usize) -> DatagramCounts {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts
+            .get(&peer)
+            .map(|(_, counts)| *counts)
+            .unwrap_or_default()
+    }
+
+    /// The transmission begins at this position: bytes below are at all receivers.
+    pub(super) fn begin_at(&self, position: u64) {
+        self.positions.0.fetch_min(position, Ordering::Relaxed);
+        self.positions.1.fetch_max(position, Ordering::Relaxed);
     }
 
     /// Listens to the control stream of a receiver.
@@ -80,9 +103,11 @@ impl<'a> DataSupervisor<'a> {
             }
             match stream.poll() {
                 Ok(None) => {}
-                Ok(Some(ReceiverMessage::Arrived { packets, predicted })) => {
-                    self.note_arrived(peer, packets, predicted);
-                }
+                Ok(Some(ReceiverMessage::Arrived {
+                    position,
+                    packets,
+                    predicted,
+                })) => self.note(peer, position, DatagramCounts { packets, predicted }),
                 Ok(Some(ReceiverMessage::Rejected { reason, detail })) => {
                     break rejected(reason, detail);
                 }
@@ -95,9 +120,27 @@ impl<'a> DataSupervisor<'a> {
         self.left[peer].store(true, Ordering::Release);
     }
 
-    fn note_arrived(&self, peer: usize, packets: u64, predicted: u64) {
-        self.predictions[peer].0.store(packets, Ordering::Relaxed);
-        self.predictions[peer].1.store(predicted, Ordering::Relaxed);
+    fn note(&self, peer: usize, position: u64, news: DatagramCounts) {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.insert(peer, (position, news));
+        let there = (0..self.left.len()).filter(|peer| !self.has_left(*peer));
+        let lowest = there.map(|peer| counts.get(&peer).map_or(0, |(position, _)| *position));
+        self.positions
+            .1
+            .fetch_max(lowest.min().unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Tells the progress, without the claim that the bytes have arrived.
+    pub(super) fn show(&self, progress: Progress) {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = counts.values().map(|(_, counts)| *counts);
+        let all = all.fold(DatagramCounts::default(), DatagramCounts::plus);
+        drop(counts);
+        self.watch.on_event(Event::Progress(Progress {
+            arrived: all.packets,
+            predicted: all.predicted,
+            ..progress
+        }));
     }
 }
 
@@ -111,14 +154,7 @@ impl Supervisor for DataSupervisor<'_> {
     }
 
     fn on_progress(&self, progress: Progress) {
-        let (first, newest) = &self.positions;
-        first.fetch_min(progress.position, Ordering::Relaxed);
-        newest.store(progress.position, Ordering::Relaxed);
-        let (arrived, predicted) = self.predictions();
-        self.watch.on_event(Event::Progress(Progress {
-            arrived,
-            predicted,
-            ..progress
-        }));
+        self.begin_at(progress.position);
+        self.show(progress);
     }
 }

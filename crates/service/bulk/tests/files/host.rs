@@ -121,6 +121,16 @@ impl SenderWatch {
         }
     }
 
+    /// Reasons of further attempts.
+    pub(crate) fn retries(&self) -> Vec<String> {
+        let events = self.events.lock().expect("no panic");
+        let retries = events.iter().filter_map(|event| match event {
+            sender::Event::Retry { reason, .. } => Some(reason.clone()),
+            _ => None,
+        });
+        retries.collect()
+    }
+
     pub(crate) fn present(&self) -> Vec<u64> {
         let events = self.events.lock().expect("no panic");
         let present = events.iter().filter_map(|event| match event {

@@ -98,6 +98,93 @@ fn several_receivers_get_a_file_by_tcp() {
     for host in &hosts {
         assert!(fs::read(host.path("image")).expect("a file") == data);
     }
+    // The receiver of the part may hold its lock for a moment.
+    let is_lock = |reason: &String| reason.contains("another transfer writes this name");
+    let retries = watch.retries();
+    assert!(retries.iter().all(is_lock), "{retries:?}");
+}
+
+#[test]
+fn refusal_of_one_receiver_leaves_the_rest_by_tcp() {
+    let key = key();
+    let small = Host::start_with(&key, |settings| settings.size_max = Some(1_000_000));
+    let large = Host::start(&key);
+    let data = pattern(5_000_000);
+    let (_directory, path) = source(&data);
+    let by_tcp = sender::Settings {
+        carrier: CarrierChoice::Stream,
+        ..settings(&key)
+    };
+    let watch = SenderWatch::new(u64::MAX);
+    let sent = send(&path, vec![small.to(), large.to()], &by_tcp, &watch);
+    let failed = sent.expect_err("one refuses");
+    assert!(
+        matches!(
+            failed[..],
+            [(
+                0,
+                BulkError::Rejected {
+                    reason: Reason::TooLarge,
+                    ..
+                }
+            )]
+        ),
+        "{failed:?}"
+    );
+    assert!(fs::read(large.path("image")).expect("a file") == data);
+    assert!(!small.path("image").exists());
+}
+
+/// Both receivers are one host: each has its own name, key and connections.
+#[test]
+fn host_gets_a_file_under_two_names_by_tcp() {
+    let key = key();
+    let host = Host::start(&key);
+    let data = pattern(5_000_000);
+    let (_directory, path) = source(&data);
+    let by_tcp = sender::Settings {
+        carrier: CarrierChoice::Stream,
+        ..settings(&key)
+    };
+    let named = |name: &str| {
+        let mut destination = host.to();
+        destination.name = Some(RelativePath::new(name.as_bytes()).expect("a path"));
+        destination
+    };
+    let watch = SenderWatch::new(u64::MAX);
+    send(&path, vec![named("a"), named("b")], &by_tcp, &watch).expect("stored");
+    for name in ["a", "b"] {
+        assert!(fs::read(host.path(name)).expect("a file") == data);
+    }
+    assert_eq!(watch.retries(), [""; 0]);
+}
+
+#[test]
+fn file_that_becomes_shorter_is_an_error_by_tcp() {
+    let key = key();
+    let host = Host::start(&key);
+    let (_directory, path) = source(&pattern(20_000_000));
+    let by_tcp = sender::Settings {
+        carrier: CarrierChoice::Stream,
+        rate_max: Some(10_000_000),
+        ..settings(&key)
+    };
+    let watch = SenderWatch::new(u64::MAX);
+    let outcome = std::thread::scope(|scope| {
+        let sending = scope.spawn(|| send(&path, vec![host.to()], &by_tcp, &watch));
+        while watch.position.load(std::sync::atomic::Ordering::Relaxed) < 2_000_000 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let file = fs::File::options().write(true).open(&path);
+        file.and_then(|it| it.set_len(3_000_000)).expect("shorter");
+        sending.join().expect("no panic")
+    });
+    let failed = outcome.expect_err("the source has changed");
+    assert!(
+        matches!(failed[..], [(0, BulkError::SourceChanged)]),
+        "{failed:?}"
+    );
+    assert!(!host.path("image").exists());
 }
 
 #[test]
@@ -107,7 +194,7 @@ fn sender_hears_how_many_packets_were_predicted() {
     let (_directory, path) = source(&pattern(3_000_000));
     let watch = SenderWatch::new(u64::MAX);
     let report = send(&path, vec![host.to()], &settings(&key), &watch).expect("stored");
-    let (arrived, predicted) = report.predictions;
+    let (arrived, predicted) = (report.arrived, report.predicted);
     assert_eq!(arrived, report.packets.1, "each packet counts once");
     assert!(
         predicted > 0 && predicted <= arrived,

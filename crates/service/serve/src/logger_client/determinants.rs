@@ -1,5 +1,7 @@
 //! Requests to a logger about the determinants of a server with state.
 
+use std::ops::Range;
+
 use protocol::control::{Edition, KeptImage, Request, Response};
 use wire::{FlowId, SeqNumber};
 
@@ -48,8 +50,8 @@ pub(crate) enum ImageState {
 /// Positions in each request.
 const POSITIONS_PER_REQUEST: usize = 10_000;
 /// Bytes of a stream in each request, and bytes of all requests without an answer.
-const PIECE_BYTES: u64 = 256 << 10;
-const READ_AHEAD_BYTES: u64 = 4 << 20;
+pub(crate) const PIECE_BYTES: u64 = 256 << 10;
+pub(crate) const READ_AHEAD_BYTES: u64 = 4 << 20;
 
 impl LoggerClient {
     /// The logger's copy of the record of the server's processes.
@@ -117,19 +119,20 @@ impl LoggerClient {
             from,
             max_len,
         };
-        self.read_pieces(from, length, piece, |bytes| {
+        self.read_pieces(from..length, READ_AHEAD_BYTES, piece, |bytes| {
             take(bytes);
             true
         })?;
         Ok(())
     }
 
-    /// The bytes of an image from there on, until its end, or until `take` wants no more. Returns their end.
+    /// The bytes of an image in this range, until `take` wants no more. At most `ahead` bytes are under way. Returns
+    /// the end of the bytes.
     pub(crate) fn read_image(
         &mut self,
         image: u64,
-        from: u64,
-        length: u64,
+        range: Range<u64>,
+        ahead: u64,
         take: impl FnMut(&[u8]) -> bool,
     ) -> Result<u64, ServeError> {
         let piece = |from, max_len| Request::ReadImage {
@@ -137,23 +140,21 @@ impl LoggerClient {
             from,
             max_len,
         };
-        self.read_pieces(from, length, piece, take)
+        self.read_pieces(range, ahead, piece, take)
     }
 
-    /// From there to there, by such requests, until `take` wants no more. Returns the end of the taken bytes.
+    /// These bytes, by such requests, until `take` wants no more. Returns the end of the taken bytes.
     fn read_pieces(
         &mut self,
-        from: u64,
-        length: u64,
+        range: Range<u64>,
+        ahead: u64,
         piece: impl Fn(u64, u32) -> Request,
         mut take: impl FnMut(&[u8]) -> bool,
     ) -> Result<u64, ServeError> {
-        let mut asked = from;
-        let mut taken = from;
-        let mut end = length;
+        let (mut asked, mut taken, mut end) = (range.start, range.start, range.end);
         while taken < end {
-            while asked < end && asked - taken < READ_AHEAD_BYTES {
-                let most = (length - asked).min(PIECE_BYTES);
+            while asked < end && asked - taken < ahead {
+                let most = (end - asked).min(PIECE_BYTES);
                 self.send(&piece(asked, u32::try_from(most).unwrap_or(u32::MAX)))?;
                 asked += most;
             }

@@ -10,11 +10,11 @@ use crate::{
     clock,
     error::{ServeError, SystemContext as _},
     events::Code,
-    logger_client::{ImageReply, LoggerClient},
+    logger_client::{ImageReply, LoggerClient, PIECE_BYTES, READ_AHEAD_BYTES},
     north::{North, Uploaded},
 };
 
-/// Time in which an image is fetched before the loop goes on: the heart must beat.
+/// Time in which more of an image is asked for before the loop goes on: the heart must beat.
 const FETCH_STEP_TIME: Duration = Duration::from_millis(50);
 
 const UNPACK: &str = "unpack the server's last checkpoint";
@@ -114,12 +114,12 @@ impl Service {
         mut unpack: Unpack,
         image: &KeptImage,
     ) -> Result<Option<Result<(), ServeError>>, ServeError> {
-        let mut from = 0;
+        let (mut from, mut ahead) = (0, PIECE_BYTES);
         while from < image.length {
             let until = clock::now() + FETCH_STEP_TIME;
             let mut taken = Ok(());
             let read = |logger: &mut LoggerClient| {
-                logger.read_image(image.number, from, image.length, |bytes| {
+                logger.read_image(image.number, from..image.length, ahead, |bytes| {
                     if taken.is_ok() {
                         taken = unpack.take(bytes);
                     }
@@ -132,6 +132,8 @@ impl Service {
             if taken.is_err() {
                 return Ok(Some(taken.doing(UNPACK)));
             }
+            // What is under way must have arrived before the loop goes on: on a slow network that is little.
+            ahead = (to - from).clamp(PIECE_BYTES, READ_AHEAD_BYTES);
             from = to;
             self.heartbeat()?;
             self.answer_control();

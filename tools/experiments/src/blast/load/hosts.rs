@@ -11,10 +11,10 @@ use rand::{Rng, SeedableRng, rngs::SmallRng, seq::SliceRandom};
 
 use super::counts::{Arrivals, Counts, HEADER_BYTES, Kind, Packet};
 
-const PORT: u16 = 7610;
+const HOST_PORT: u16 = 7610;
 /// Payload of a packet of a blast, and packets of a blast: 8 KB.
 const PAYLOAD_BYTES: usize = 1024;
-const PACKETS: u16 = 8;
+const BLAST_PACKETS: u16 = 8;
 /// Bytes of other packets.
 const SHORT_BYTES: usize = 64;
 /// Headers of Ethernet, IP and UDP have 42 bytes; with this and the header they have the 94 bytes of section 4.
@@ -24,8 +24,8 @@ const ANSWER_TIME: Duration = Duration::from_millis(200);
 const STOP_CHECK_TIME: Duration = Duration::from_millis(20);
 /// Files of a compilation, by their blasts: read ones (programs, sources, headers), and written ones. Each file is
 /// asked for before and released behind.
-const READ_FILES: [u32; 10] = [9, 8, 7, 6, 5, 4, 3, 2, 2, 2];
-const WRITTEN_FILES: [u32; 5] = [4, 2, 2, 1, 1];
+const READ_FILES: [usize; 10] = [9, 8, 7, 6, 5, 4, 3, 2, 2, 2];
+const WRITTEN_FILES: [usize; 5] = [4, 2, 2, 1, 1];
 
 /// Mean times.
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +72,7 @@ const OF_OTHERS: u32 = 1;
 
 impl Port {
     fn open(host: &Host) -> Result<Self> {
-        let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
+        let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, HOST_PORT));
         let socket = host.enter(|| UdpSocket::bind(any))??;
         socket.set_broadcast(true)?;
         Ok(Self {
@@ -119,19 +119,19 @@ impl Port {
             kind,
             blast: number,
             packet: 0,
-            count: PACKETS,
+            count: BLAST_PACKETS,
         };
         self.send(to, packet, SHORT_BYTES)
     }
 
     fn send_blast(&mut self, to: SocketAddr) -> Result<()> {
         self.sent += 1;
-        for packet in 0..PACKETS {
+        for packet in 0..BLAST_PACKETS {
             let packet = Packet {
                 kind: Kind::Data,
                 blast: self.sent,
                 packet,
-                count: PACKETS,
+                count: BLAST_PACKETS,
             };
             self.send(to, packet, PADDING_BYTES + PAYLOAD_BYTES)?;
         }
@@ -171,7 +171,7 @@ pub(super) fn workstation(
     stop: &AtomicBool,
 ) -> Result<Counts> {
     let mut port = Port::open(host)?;
-    let servers = servers.map(|it| SocketAddr::from((it.address().ipv4(), PORT)));
+    let servers = servers.map(|it| SocketAddr::from((it.address().ipv4(), HOST_PORT)));
     let [to, _] = servers;
     let mut rng = SmallRng::seed_from_u64(seed);
     port.others = Some(Others {
@@ -189,11 +189,15 @@ pub(super) fn workstation(
         todo.shuffle(&mut rng);
         for (kind, blasts) in todo {
             pause(&mut port, exponential(&mut rng, mean), stop)?;
-            exchange(&mut port, to, Kind::Query)?;
-            for _ in 0..blasts {
+            let mut exchanges = vec![kind; blasts];
+            exchanges.insert(0, Kind::Query);
+            exchanges.push(Kind::Query);
+            for kind in exchanges {
+                if stop.load(Ordering::Relaxed) {
+                    return Ok(port.arrivals.counts);
+                }
                 exchange(&mut port, to, kind)?;
             }
-            exchange(&mut port, to, Kind::Query)?;
         }
     }
     Ok(port.arrivals.counts)
@@ -236,7 +240,7 @@ fn pause(port: &mut Port, time: Duration, stop: &AtomicBool) -> Result<()> {
 pub(super) fn second_server(host: &Host, pace: Pace, stop: &AtomicBool) -> Result<()> {
     let mut port = Port::open(host)?;
     let [a, b, c, _] = host.address().ipv4().octets();
-    let all = SocketAddr::from(([a, b, c, 255], PORT));
+    let all = SocketAddr::from(([a, b, c, 255], HOST_PORT));
     let mut rng = SmallRng::seed_from_u64(99);
     let mut next = Instant::now();
     while !stop.load(Ordering::Relaxed) {

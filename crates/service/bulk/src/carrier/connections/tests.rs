@@ -37,7 +37,7 @@ impl Sink for SharedSink<'_> {
     }
 }
 
-/// Sends the missing blasts on so many connections. Returns what the sink has.
+/// Sends the missing blasts on so many connections. Returns the bytes of the sink.
 fn transmit(transfer: &Connected, data: &[u8], present: &BlastRanges, count: usize) -> Vec<u8> {
     let queue = Queue::new(transfer, present.clone()).unwrap();
     let arrivals = Arrivals::new(*transfer, present.clone()).unwrap();
@@ -230,4 +230,29 @@ fn stop_ends_both_ends_that_wait() {
         }
     });
     drop((far, idle));
+}
+
+/// The bytes of the first may be hashed already.
+#[test]
+fn blast_that_another_connection_has_begun_is_refused() {
+    let transfer = transfer(100, 3, 1000);
+    let blast = sealed(&transfer, 0);
+    let packet_len = PACKET_HEADER_LEN + 100 + TAG_LEN;
+    let arrivals = Arrivals::new(transfer, BlastRanges::new()).unwrap();
+    let never = AtomicBool::new(false);
+    let [begun, whole] = [&blast[..packet_len], &blast[..]].map(|bytes| {
+        let (mut near, far) = connection();
+        near.write_all(bytes).unwrap();
+        (near, far)
+    });
+    let receive = |far: &TcpStream| {
+        let mut sink = MemorySink::default();
+        let received = receive_blasts(far, &arrivals, &mut sink, Placement::Copied, &never);
+        (received, sink.0.len())
+    };
+    drop(begun.0);
+    let (received, len) = receive(&begun.1);
+    assert!(matches!(received, Err(BulkError::Closed)) && len == 100);
+    let (received, len) = receive(&whole.1);
+    assert!(matches!(received, Err(BulkError::OutOfOrder)) && len == 0);
 }

@@ -12,16 +12,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use protocol::bulk::{CONNECTIONS, ContentHash, ReceiverMessage, SenderMessage};
+use protocol::bulk::{CONNECTIONS_VERSION, ContentHash, ReceiverMessage, SenderMessage};
 
 use super::{SenderStream, Watch, joins::Expected};
 use crate::{
     BulkError,
     carrier::{Arrivals, FileSink, Placement, Progress, Supervisor, receive_blasts},
+    error::SocketContext as _,
     hashes,
 };
 
-/// Period in which the sender hears of predictions.
+/// Period in which the sender hears what has arrived.
 const NEWS_PERIOD: Duration = Duration::from_secs(1);
 /// Longest time without progress in which data is still under way when the sender has sent all.
 const SETTLE_TIME: Duration = Duration::from_secs(60);
@@ -54,13 +55,19 @@ pub(super) fn receive_beside(
     let watcher = Watcher::new(tell);
     thread::scope(|scope| {
         let watcher = &watcher;
+        // Also after a panic: the other threads end.
+        let _end = EndOfReception(watcher);
         let hashing =
             scope.spawn(move || hashes::of_growing(file, size, &below, &watcher.gives_up));
         let receiving = scope.spawn(move || receive(watcher));
         let heard = listen(watch, stream, size, watcher, &receiving);
-        if matches!(heard, Some(Ok(_))) {
-            settle(watch, size, watcher, &receiving);
-        }
+        let heard = match heard {
+            Some(Ok(hash)) => {
+                let settled = settle(watch, stream, size, watcher, &receiving);
+                Some(settled.map(|()| hash))
+            }
+            heard => heard,
+        };
         watcher.is_over.store(true, Ordering::Release);
         let received = joined(receiving);
         let is_wanted = matches!((&heard, &received), (Some(Ok(_)), Ok(())));
@@ -77,7 +84,7 @@ pub(super) fn receive_beside(
             (_, Err(error)) => return Err(Interruption::Stream(error)),
             (None, Ok(())) => return Err(Interruption::Stream(BulkError::Closed)),
         };
-        tell_predictions(stream, watcher).map_err(Interruption::Stream)?;
+        report_arrivals(stream, watcher).map_err(Interruption::Stream)?;
         match hashed.map_err(Interruption::Storage)? {
             Some(hash) if hash == wanted => Ok(hash),
             _ => Err(Interruption::Differs),
@@ -94,15 +101,19 @@ fn listen(
     receiving: &ScopedJoinHandle<'_, Result<(), BulkError>>,
 ) -> Option<Result<ContentHash, Interruption>> {
     let mut told = Instant::now();
+    let mut newest = watcher.news();
     loop {
         if receiving.is_finished() {
             return None;
         }
         if told.elapsed() >= NEWS_PERIOD {
             told = Instant::now();
-            if let Err(error) = tell_predictions(stream, watcher) {
+            if watcher.news() != newest
+                && let Err(error) = report_arrivals(stream, watcher)
+            {
                 return Some(Err(Interruption::Stream(error)));
             }
+            newest = watcher.news();
         }
         return Some(Err(match stream.poll() {
             Ok(None) if watch.is_stopped() => Interruption::Stream(BulkError::Stopped),
@@ -120,30 +131,43 @@ fn listen(
 /// Waits for data that is under way.
 fn settle(
     watch: &dyn Watch,
+    stream: &mut SenderStream,
     size: u64,
     watcher: &Watcher,
     receiving: &ScopedJoinHandle<'_, Result<(), BulkError>>,
-) {
+) -> Result<(), Interruption> {
     let position = || watcher.position.load(Ordering::Acquire);
     let (mut newest, mut since) = (position(), Instant::now());
-    while position() < size && !receiving.is_finished() && !watch.is_stopped() {
+    while position() < size && !receiving.is_finished() {
+        if watch.is_stopped() {
+            return Err(Interruption::Stream(BulkError::Stopped));
+        }
+        match stream.poll_now().map_err(Interruption::Stream)? {
+            None => {}
+            Some(SenderMessage::Withdraw) => return Err(Interruption::Withdrawn),
+            Some(_) => return Err(Interruption::Stream(BulkError::OutOfOrder)),
+        }
         if position() != newest {
             (newest, since) = (position(), Instant::now());
         }
         if since.elapsed() >= SETTLE_TIME {
-            return;
+            return Err(Interruption::Stream(BulkError::Silent));
         }
         thread::sleep(SETTLE_CHECK_TIME);
     }
+    Ok(())
 }
 
-fn tell_predictions(stream: &mut SenderStream, watcher: &Watcher) -> Result<(), BulkError> {
-    let packets = watcher.arrived.load(Ordering::Relaxed);
-    if packets == 0 || !stream.speaks(CONNECTIONS) {
+fn report_arrivals(stream: &mut SenderStream, watcher: &Watcher) -> Result<(), BulkError> {
+    if !stream.speaks(CONNECTIONS_VERSION) {
         return Ok(());
     }
-    let predicted = watcher.predicted.load(Ordering::Relaxed);
-    stream.send(&ReceiverMessage::Arrived { packets, predicted })
+    let (position, packets, predicted) = watcher.news();
+    stream.send(&ReceiverMessage::Arrived {
+        position,
+        packets,
+        predicted,
+    })
 }
 
 /// Receives on each connection that comes, until the watcher ends the reception.
@@ -166,24 +190,35 @@ pub(super) fn receive_on_connections(
         let mut sink = FileSink(copy);
         receive_blasts(&connection, arrivals, &mut sink, Placement::Copied, watcher)
     };
-    thread::scope(|scope| {
+    let received = thread::scope(|scope| {
+        // After an error the other connections end, too.
+        let _end = EndOfConnections(watcher);
         let mut running = Vec::new();
         while !watcher.is_stopped() {
-            if let Ok(connection) = expected.connections.recv_timeout(CONNECTION_CHECK_TIME) {
-                running.push(scope.spawn(move || receive(connection)));
+            match expected.connections.recv_timeout(CONNECTION_CHECK_TIME) {
+                Ok(connection) => {
+                    let builder = thread::Builder::new();
+                    let thread = builder.spawn_scoped(scope, move || receive(connection));
+                    // Without a thread the connection ends, and the attempt with it.
+                    running.push(thread.doing("start a thread")?);
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
             let has_ended = |it: &mut ScopedJoinHandle<'_, _>| it.is_finished();
             let ended: Vec<_> = running.extract_if(.., has_ended).collect();
-            ended.into_iter().try_for_each(joined).inspect_err(|_| {
-                // The other connections end, too.
-                watcher.is_over.store(true, Ordering::Release);
-            })?;
+            let ended = ended.into_iter().try_for_each(joined);
+            if ended.is_err() && !arrivals.is_whole() {
+                return ended;
+            }
         }
         running.into_iter().try_for_each(joined)
-    })?;
-    match arrivals.is_whole() {
-        true => Ok(()),
-        false => Err(BulkError::Stopped),
+    });
+    // A connection may not have heard that its sender has ended it.
+    match (arrivals.is_whole(), received) {
+        (true, _) => Ok(()),
+        (false, Ok(())) => Err(BulkError::Stopped),
+        (false, failed) => failed,
     }
 }
 
@@ -191,6 +226,25 @@ fn joined<T>(thread: ScopedJoinHandle<'_, T>) -> T {
     thread
         .join()
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// Ends the reception, whatever happens.
+struct EndOfReception<'a>(&'a Watcher);
+
+impl Drop for EndOfReception<'_> {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::Release);
+        self.0.hush();
+    }
+}
+
+/// Ends the connections of a reception, whatever happens.
+struct EndOfConnections<'a>(&'a Watcher);
+
+impl Drop for EndOfConnections<'_> {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::Release);
+    }
 }
 
 /// Ends a reception, and tells its progress to the thread that hashes.
@@ -214,6 +268,15 @@ impl Watcher {
             predicted: AtomicU64::new(0),
             tell: Mutex::new(Some(tell)),
         }
+    }
+
+    /// Position, datagrams, and predicted datagrams.
+    fn news(&self) -> (u64, u64, u64) {
+        (
+            self.position.load(Ordering::Acquire),
+            self.arrived.load(Ordering::Relaxed),
+            self.predicted.load(Ordering::Relaxed),
+        )
     }
 
     /// No more progress comes.
