@@ -3,6 +3,7 @@
 use std::num::NonZeroU16;
 
 use protocol::{
+    blast::{DATAGRAM_VERSION, PacketHeader},
     bulk::{
         Acceptance, BlastHash, BlastRange, Carrier, ContentHash, Entry, EntryKind, Offer, Reason,
         ReceiverMessage, RelativePath, SecretKey, SenderMessage, Sizes,
@@ -48,6 +49,11 @@ pub(crate) fn bulk_messages() -> Vec<Vec<u8>> {
         sizes,
         holes: holes.clone(),
     };
+    let connections = Carrier::Connections {
+        key: SecretKey([6; 16]),
+        sizes,
+        holes: holes.clone(),
+    };
     let stream = Carrier::Stream {
         sizes,
         holes: Vec::new(),
@@ -55,6 +61,10 @@ pub(crate) fn bulk_messages() -> Vec<Vec<u8>> {
     let sender = [
         offer(Some(1 << 40), datagrams),
         offer(None, stream),
+        offer(Some(1 << 40), connections),
+        SenderMessage::Join {
+            key: SecretKey([6; 16]),
+        },
         SenderMessage::Keep { ranges: holes },
         SenderMessage::Piece {
             position: 300,
@@ -91,6 +101,12 @@ pub(crate) fn bulk_messages() -> Vec<Vec<u8>> {
         ReceiverMessage::Prepares,
         ReceiverMessage::Ready,
         ReceiverMessage::Withdrawn,
+        ReceiverMessage::Joined,
+        ReceiverMessage::Arrived {
+            position: 300_000,
+            packets: 300,
+            predicted: 299,
+        },
     ];
     let openings = [Role::Sender, Role::Receiver].map(|role| Opening::of(role).encode().to_vec());
     let sender = sender.iter().map(bytes_of);
@@ -98,4 +114,33 @@ pub(crate) fn bulk_messages() -> Vec<Vec<u8>> {
         .chain(receiver.iter().map(bytes_of))
         .chain(openings)
         .collect()
+}
+
+/// Data connections: the sizes of a transfer, and packets without protection.
+pub(crate) fn connections() -> Vec<Vec<u8>> {
+    let packet = |blast, packet, count, len: usize| {
+        let header = PacketHeader {
+            transfer: 0,
+            blast,
+            packet,
+            count,
+            round: 0,
+            asks: false,
+            sent_us: 0,
+        };
+        [&header.encode(DATAGRAM_VERSION)[..], &vec![7; len + 16]].concat()
+    };
+    // Packets of 10 bytes, two in a blast, 45 bytes; in the second, the first blast is there.
+    let whole = [
+        packet(0, 0, 2, 10),
+        packet(0, 1, 2, 10),
+        packet(2, 0, 1, 5),
+        packet(1, 0, 2, 10),
+        packet(1, 1, 2, 10),
+    ];
+    let settings = [9, 1, 45, 0];
+    vec![
+        [&settings[..], &[0], &whole.concat()].concat(),
+        [&settings[..], &[0x10], &whole[2..].concat()].concat(),
+    ]
 }

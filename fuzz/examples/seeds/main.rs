@@ -14,7 +14,7 @@ mod store;
 use std::{fs, path::Path};
 
 use blast::blast_datagrams;
-use bulk::bulk_messages;
+use bulk::{bulk_messages, connections};
 use logs::{damaged_logs, entries, log_of_a_logger, one_of_each_kind, segments_of};
 use messages::{
     control_socket, datagrams, frames, north, openings, packets, requests, responses, said,
@@ -59,6 +59,7 @@ fn main() {
     );
     keep("pool", with_size(pool_messages()));
     keep("bulk", with_size(bulk_messages()));
+    keep("connection", connections());
     keep("control_socket", control_socket());
     keep("channel", strangers());
     keep("north", north());

@@ -15,6 +15,8 @@ mod socket;
 mod source;
 
 pub use cipher::{KEY_LEN, PacketKey, TAG_LEN};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use connections::receive_from;
 pub use connections::{Arrivals, Connected, Pace, Queue, receive_blasts, send_blasts};
 pub use placing::Placement;
 pub use receiving::{Incoming, Reception, receive};

@@ -2,7 +2,7 @@
 //!
 //! | module | |
 //! |---|---|
-//! | [`carrier`] | the two ends of a transfer by datagrams: the core `blast` with sockets, ciphers and data |
+//! | [`carrier`] | the two ends of a transfer, by datagrams (the core `blast` with sockets and ciphers) or by TCP |
 //! | `stream` | the control stream between a sender and a receiver |
 //! | `directory` | where files of a receiver lie until they are whole, and get their names |
 //! | `hashes`, `holes` | bytes that a receiver has already, and that need not be sent |
@@ -17,6 +17,8 @@ mod error;
 mod hashes;
 mod holes;
 mod keys;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod properties;
 pub mod receiver;
 pub mod sender;
 mod stream;

@@ -16,7 +16,7 @@ pub enum PacketKey {
     /// Encrypts and authenticates.
     Secret([u8; KEY_LEN]),
     /// No protection at all, as in the paper: for its experiments alone.
-    #[cfg(feature = "experiments")]
+    #[cfg(any(test, feature = "experiments"))]
     None,
 }
 
@@ -30,7 +30,7 @@ impl Cipher {
                 Ok(key) => Self(Some(LessSafeKey::new(key))),
                 Err(_) => unreachable!("the key has the length of the algorithm"),
             },
-            #[cfg(feature = "experiments")]
+            #[cfg(any(test, feature = "experiments"))]
             PacketKey::None => Self(None),
         }
     }

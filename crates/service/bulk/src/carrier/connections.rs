@@ -283,6 +283,18 @@ pub fn receive_blasts(
 ) -> Result<(), BulkError> {
     let timeout = connection.set_read_timeout(Some(STOP_CHECK_TIME));
     timeout.doing("set a time limit")?;
+    let mut connection = connection;
+    receive_from(&mut connection, arrivals, sink, placement, supervisor)
+}
+
+/// The same from any source of bytes.
+pub(crate) fn receive_from(
+    connection: &mut dyn Read,
+    arrivals: &Arrivals,
+    sink: &mut dyn Sink,
+    placement: Placement,
+    supervisor: &dyn Supervisor,
+) -> Result<(), BulkError> {
     let transfer = &arrivals.transfer;
     let packet_len = usize::try_from(transfer.layout.packet_bytes()).unwrap_or(0);
     let mut reader = Reader {
@@ -379,7 +391,7 @@ fn open(
 }
 
 struct Reader<'a> {
-    connection: &'a TcpStream,
+    connection: &'a mut dyn Read,
     supervisor: &'a dyn Supervisor,
     /// The next header, as far as it has arrived.
     head: [u8; PACKET_HEADER_LEN],
@@ -391,9 +403,12 @@ impl Reader<'_> {
     /// `None`: the sender has ended the connection.
     fn next_head(&mut self) -> Result<Option<[u8; PACKET_HEADER_LEN]>, BulkError> {
         while self.filled < PACKET_HEADER_LEN {
-            let (connection, supervisor) = (self.connection, self.supervisor);
             let rest = &mut self.head[self.filled..];
-            match read(connection, &mut [IoSliceMut::new(rest)], supervisor)? {
+            match read(
+                self.connection,
+                &mut [IoSliceMut::new(rest)],
+                self.supervisor,
+            )? {
                 0 if self.filled == 0 => return Ok(None),
                 0 => return Err(BulkError::Closed),
                 len => self.filled += len,
@@ -427,7 +442,7 @@ impl Reader<'_> {
 
 /// The bytes that are there; 0 at the end of the connection.
 fn read(
-    mut connection: &TcpStream,
+    connection: &mut dyn Read,
     buffers: &mut [IoSliceMut<'_>],
     supervisor: &dyn Supervisor,
 ) -> Result<usize, BulkError> {

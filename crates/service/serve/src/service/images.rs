@@ -15,7 +15,9 @@ use crate::{
 };
 
 /// Time in which more of an image is asked for before the loop goes on: the heart must beat.
-const FETCH_STEP_TIME: Duration = Duration::from_millis(50);
+const FETCH_STEP_TIME: Duration = Duration::from_millis(200);
+/// Bytes under way in the first step.
+const FIRST_AHEAD_BYTES: u64 = 1 << 20;
 
 const UNPACK: &str = "unpack the server's last checkpoint";
 
@@ -114,7 +116,7 @@ impl Service {
         mut unpack: Unpack,
         image: &KeptImage,
     ) -> Result<Option<Result<(), ServeError>>, ServeError> {
-        let (mut from, mut ahead) = (0, PIECE_BYTES);
+        let (mut from, mut ahead) = (0, FIRST_AHEAD_BYTES);
         while from < image.length {
             let until = clock::now() + FETCH_STEP_TIME;
             let mut taken = Ok(());
