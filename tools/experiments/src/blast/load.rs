@@ -27,13 +27,13 @@ const LINK_BITS: u64 = 75_000_000;
 const WORKSTATIONS_MAX: usize = 5;
 /// Pauses of a compilation, of the paper's time: 48 blasts at 2.2 in a second (Table 5), less the time of the blasts.
 const HIGH_LOAD: Pace = Pace {
-    compilation: Duration::from_millis(16_500),
+    compilation: Duration::from_secs(22),
     question: Duration::from_millis(1400),
     broadcast: Duration::from_secs(3),
 };
 /// Table 4: a workstation receives 0.3 blasts in a second.
 const NORMAL_LOAD: Pace = Pace {
-    compilation: Duration::from_secs(150),
+    compilation: Duration::from_secs(200),
     question: Duration::from_millis(1400),
     broadcast: Duration::from_secs(3),
 };
