@@ -557,7 +557,7 @@ impl SenderWatch {
     }
 }
 
-/// One of so many packets may be where it was not predicted, and the summary does not tell.
+/// The summary tells predictions if more than one of so many packets was not predicted.
 const FEW_UNPREDICTED: u64 = 2000;
 
 /// The packets that arrived as the receiver had predicted, of all that arrived.

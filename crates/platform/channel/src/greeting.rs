@@ -21,7 +21,7 @@ pub const FORMAT: types::Format = types::Format {
 const MAGIC: [u8; 4] = *b"OLCH";
 const FIXED_BYTES: usize = MAGIC.len() + 2;
 
-/// What the initiator says.
+/// The first bytes of an initiator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Greeting<'a> {
     /// From [`OLDEST_VERSION`] to [`VERSION`].

@@ -39,7 +39,7 @@ const NORMAL_LOAD: Pace = Pace {
 };
 const NORMAL_WORKSTATIONS: usize = 2;
 
-/// What was counted at a load.
+/// Counts at a load.
 pub(super) struct Load {
     pub(super) name: String,
     pub(super) seconds: f64,

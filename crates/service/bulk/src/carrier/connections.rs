@@ -1,7 +1,7 @@
 //! Packets on TCP connections, where no datagrams pass.
 //!
 //! Several connections share the blasts of a transfer: a connection takes the next blast when it has sent the blast
-//! before, so that none waits for a slower one. The kernel delivers bytes in order, and a header tells the place of the
+//! before, and waits for no slower connection. The kernel delivers bytes in order, and a header tells the place of the
 //! payload behind it. So nothing is predicted: a read has a place for the payload, the tag and the next header as its
 //! buffers. The place is that in the memory of the sink, or a buffer that is written to a file.
 

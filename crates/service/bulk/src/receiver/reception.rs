@@ -22,7 +22,7 @@ use crate::{
     hashes,
 };
 
-/// Period in which the sender hears what has arrived.
+/// Period in which the sender hears of arrivals.
 const NEWS_PERIOD: Duration = Duration::from_secs(1);
 /// Longest time without progress in which data is still under way when the sender has sent all.
 const SETTLE_TIME: Duration = Duration::from_secs(60);

@@ -134,7 +134,7 @@ impl Service {
             if taken.is_err() {
                 return Ok(Some(taken.doing(UNPACK)));
             }
-            // What is under way must have arrived before the loop goes on: on a slow network that is little.
+            // Bytes under way must have arrived before the loop goes on: on a slow network these are few.
             ahead = (to - from).clamp(PIECE_BYTES, READ_AHEAD_BYTES);
             from = to;
             self.heartbeat()?;

@@ -5,7 +5,7 @@ use std::ops::AddAssign;
 /// Bytes of a packet in front of the payload: kind, number of the blast, packet, packets.
 pub(super) const HEADER_BYTES: usize = 9;
 
-/// What a packet is.
+/// Kinds of packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Asks for a blast with this many packets.
