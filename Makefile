@@ -8,7 +8,7 @@
 # make fuzz         the parsers of outside bytes, a minute each; SECONDS=600 for longer
 # make soak         some tests for longer: hundreds of deaths of a logger, many random histories
 # make bench        what the protection costs
-# make paper        the experiments of the FT-TCP paper, repeated; ARGS=--objects: of the TRODS paper
+# make paper        the experiments of the FT-TCP paper, repeated; ARGS=--objects, --blast: of the papers on objects and bulk data
 # make simulate     the simulation of the optimistic make paper, repeated (ARGS=--blast: of the bulk transfer paper)
 # make redis-suite  redis' own tests against a redis that is killed again and again
 # make kernels      the data plane on Debian's kernels, in qemu

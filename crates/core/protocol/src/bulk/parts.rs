@@ -162,7 +162,7 @@ impl fmt::Debug for SecretKey {
 /// The receiver takes an offer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acceptance {
-    /// The receiver's UDP port; `None`: the data comes in pieces.
+    /// The receiver's UDP port; `None`: no datagrams come.
     pub port: Option<NonZeroU16>,
     /// The receiver copies parts of another file, and says [`super::ReceiverMessage::Ready`] before the data may come.
     pub prepares: bool,
