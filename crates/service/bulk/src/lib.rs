@@ -17,6 +17,7 @@ mod error;
 mod hashes;
 mod holes;
 mod keys;
+mod locks;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod properties;
 pub mod receiver;

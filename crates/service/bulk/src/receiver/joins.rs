@@ -3,10 +3,12 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     net::TcpStream,
-    sync::{Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{Mutex, MutexGuard, mpsc},
 };
 
 use protocol::bulk::SecretKey;
+
+use crate::locks::locked;
 
 /// Most connections of a transfer.
 const CONNECTIONS_MAX: usize = 16;
@@ -55,9 +57,7 @@ impl Joins {
     }
 
     fn transfers(&self) -> MutexGuard<'_, HashMap<[u8; 16], Expectation>> {
-        self.transfers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        locked(&self.transfers)
     }
 }
 

@@ -1,10 +1,13 @@
 //! Most bytes of all files below a receiver's directory, unfinished files with them.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use protocol::bulk::Reason;
 
-use crate::directory::{Directory, Rejection};
+use crate::{
+    directory::{Directory, Rejection},
+    locks::locked,
+};
 
 /// The bytes that files have, or get.
 #[derive(Debug)]
@@ -92,7 +95,7 @@ impl Quota {
     }
 
     fn lock(&self) -> MutexGuard<'_, Bytes> {
-        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.bytes)
     }
 }
 

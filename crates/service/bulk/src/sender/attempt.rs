@@ -5,7 +5,7 @@ use std::{
     fs::File,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     num::NonZeroU16,
-    sync::{Mutex, PoisonError},
+    sync::Mutex,
     thread,
     time::{Duration, Instant},
 };
@@ -31,6 +31,7 @@ use crate::{
     carrier::{self, DataSocket, FileSource, Outgoing, PacketKey, Progress, Target, Transmitted},
     holes,
     keys::fresh_key,
+    locks::locked,
 };
 
 /// Bytes of a blast, about.
@@ -705,7 +706,7 @@ fn agree(
     let acceptance = loop {
         match next()? {
             ReceiverMessage::Have { first, hashes } => {
-                let mut own = own.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut own = locked(own);
                 for (blast, hash) in (first..u32::MAX).zip(hashes) {
                     if own.is_equal(blast, hash)? {
                         equal.insert(blast, blast + 1);
@@ -732,7 +733,7 @@ fn agree(
             _ => return Err(BulkError::OutOfOrder),
         }
     }
-    let size = own.lock().unwrap_or_else(PoisonError::into_inner).size;
+    let size = locked(own).size;
     watch.on_event(Event::Accepted {
         receiver,
         present: (present.count() * plan.layout.blast_bytes()).min(size),

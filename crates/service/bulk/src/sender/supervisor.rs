@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Mutex, PoisonError,
+        Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -14,6 +14,7 @@ use super::{Event, ReceiverStream, Watch, rejected};
 use crate::{
     BulkError,
     carrier::{Progress, Supervisor},
+    locks::locked,
 };
 
 /// Counts of a receiver.
@@ -76,13 +77,13 @@ impl<'a> DataSupervisor<'a> {
 
     /// Why the receiver of this number has left.
     pub(super) fn reason_of(&self, peer: usize) -> Option<BulkError> {
-        let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reasons = locked(&self.reasons);
         reasons.remove(&peer)
     }
 
     /// The newest counts of the receiver of this number.
     pub(super) fn counts(&self, peer: usize) -> DatagramCounts {
-        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = locked(&self.counts);
         counts
             .get(&peer)
             .map(|(_, counts)| *counts)
@@ -115,13 +116,13 @@ impl<'a> DataSupervisor<'a> {
                 Err(error) => break error,
             }
         };
-        let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reasons = locked(&self.reasons);
         reasons.insert(peer, reason);
         self.left[peer].store(true, Ordering::Release);
     }
 
     fn note(&self, peer: usize, position: u64, news: DatagramCounts) {
-        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = locked(&self.counts);
         counts.insert(peer, (position, news));
         let there = (0..self.left.len()).filter(|peer| !self.has_left(*peer));
         let lowest = there.map(|peer| counts.get(&peer).map_or(0, |(position, _)| *position));
@@ -132,7 +133,7 @@ impl<'a> DataSupervisor<'a> {
 
     /// Tells the progress, without the claim that the bytes have arrived.
     pub(super) fn show(&self, progress: Progress) {
-        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = locked(&self.counts);
         let all = counts.values().map(|(_, counts)| *counts);
         let all = all.fold(DatagramCounts::default(), DatagramCounts::plus);
         drop(counts);
