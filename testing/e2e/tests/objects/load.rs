@@ -2,7 +2,7 @@
 
 use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,14 +26,25 @@ const READ_PAUSE: Duration = Duration::from_millis(50);
 const RECEIVE_BUFFER_BYTES: usize = 8192;
 /// Bytes that each client has when the host dies.
 const PART_BYTES: usize = 40_000;
+/// A client reads no further until the host has died: a busy machine takes its time.
+const HELD_BYTES: usize = 300_000;
 /// Forged segments of an attack.
 const FORGED_COUNT: u32 = 20_000;
 /// An echo that tells of an unprotected connection has 2 bits of kind and 17 of tag: of 20,000 segments 0.04 guess it.
 /// Four guesses have a probability of 10⁻⁷.
 const GUESSES_MAX: usize = 3;
 
+/// How far all downloads are.
+#[derive(Default)]
+struct Stage {
+    /// Clients that have a part.
+    has_part: AtomicUsize,
+    /// The host has died, or what else was to happen.
+    is_struck: AtomicBool,
+}
+
 /// Reads `/medium` slowly. Returns the longest time without a byte.
-fn download(client: &Host, address: SocketAddr, has_part: &AtomicUsize) -> Duration {
+fn download(client: &Host, address: SocketAddr, stage: &Stage) -> Duration {
     let dialled = dial(client, address, None, |socket| {
         set_socket_recv_buffer_size(socket, RECEIVE_BUFFER_BYTES).expect("a buffer");
     });
@@ -54,9 +65,12 @@ fn download(client: &Host, address: SocketAddr, has_part: &AtomicUsize) -> Durat
         }
         got.extend_from_slice(&buffer[..len]);
         if had < PART_BYTES && got.len() >= PART_BYTES {
-            has_part.fetch_add(1, Ordering::Relaxed);
+            stage.has_part.fetch_add(1, Ordering::Relaxed);
         }
         thread::sleep(READ_PAUSE);
+        while got.len() >= HELD_BYTES && !stage.is_struck.load(Ordering::Relaxed) {
+            thread::sleep(READ_PAUSE);
+        }
         last = last.max(Instant::now());
     }
     let end = got.windows(4).position(|four| four == b"\r\n\r\n");
@@ -74,19 +88,23 @@ fn downloads(pool: &mut Pool, count: usize, strike: impl FnOnce(&mut Pool)) -> V
     };
     setrlimit(Resource::Nofile, limits).expect("descriptors");
     add_medium_file(pool);
-    let (client, has_part) = (pool.scene.client.clone(), AtomicUsize::new(0));
+    let (client, stage) = (pool.scene.client.clone(), Stage::default());
     let mut pauses: Vec<Duration> = thread::scope(|scope| {
+        // Also after a panic: the clients end.
+        let end = EndOfStrike(&stage.is_struck);
         let threads: Vec<_> = (0..count)
             .map(|number| {
-                let (client, has_part) = (&client, &has_part);
+                let (client, stage) = (&client, &stage);
                 let address = pool_addresses()[number % 2];
-                scope.spawn(move || download(client, address, has_part))
+                scope.spawn(move || download(client, address, stage))
             })
             .collect();
         wait_until("each client has a part", || {
-            has_part.load(Ordering::Relaxed) == count || threads.iter().any(|it| it.is_finished())
+            let has_part = stage.has_part.load(Ordering::Relaxed);
+            has_part == count || threads.iter().any(|it| it.is_finished())
         });
         strike(pool);
+        drop(end);
         threads
             .into_iter()
             .map(|it| it.join().expect("a download"))
@@ -94,6 +112,15 @@ fn downloads(pool: &mut Pool, count: usize, strike: impl FnOnce(&mut Pool)) -> V
     });
     pauses.sort();
     pauses
+}
+
+/// The clients read on, whatever happens.
+struct EndOfStrike<'a>(&'a AtomicBool);
+
+impl Drop for EndOfStrike<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]
