@@ -14,6 +14,7 @@
 //! - A receiver counts as complete when it has all data, and as lost only if its host is gone.
 //! - After the last fault all receivers that are there get all data, and the sender knows.
 
+mod connections;
 mod network;
 mod receiving;
 mod scenario;
@@ -24,6 +25,9 @@ use std::collections::VecDeque;
 use blast::BlastRanges;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 
+pub use self::connections::{
+    ConnectionFailure, ConnectionFlaw, ConnectionOutcome, ConnectionScenario, play_connections,
+};
 pub use self::scenario::{BulkFlaw, BulkScenario};
 use self::{
     network::{Datagram, End, Network},

@@ -32,7 +32,7 @@
 //! | `failure` | a broken run of the worlds below, for people |
 //! | `trace` | what happens, for people |
 //! | `pool` | another world: the mode `objects` |
-//! | `bulk` | another world: bulk transfers |
+//! | `bulk` | another world: bulk transfers by datagrams; in it `connections`: by TCP |
 
 #![forbid(unsafe_code)]
 
@@ -62,7 +62,10 @@ mod simulation;
 mod stateful;
 mod trace;
 
-pub use bulk::{BulkFailure, BulkFlaw, BulkOutcome, BulkScenario, play_bulk};
+pub use bulk::{
+    BulkFailure, BulkFlaw, BulkOutcome, BulkScenario, ConnectionFailure, ConnectionFlaw,
+    ConnectionOutcome, ConnectionScenario, play_bulk, play_connections,
+};
 pub use failure::{BrokenRun, Seeded};
 pub use invariants::Violation;
 pub use node::NorthCounters;

@@ -1,10 +1,14 @@
 //! Bulk transfers, each run a function of its seed. `OUTLIVE_SIM_SEED` replays one, `OUTLIVE_SIM_RUNS` sets how many
 //! there are.
 
-use sim::{BulkFlaw, BulkOutcome, BulkScenario, play_bulk};
+use sim::{
+    BulkFlaw, BulkOutcome, BulkScenario, ConnectionFlaw, ConnectionOutcome, ConnectionScenario,
+    Seeded, play_bulk, play_connections,
+};
 
 /// Runs of an ordinary test.
 const TRANSFER_RUNS: u64 = 800;
+const CONNECTION_RUNS: u64 = 2000;
 /// Most runs until a mistake is found.
 const FLAW_RUNS: u64 = 2000;
 
@@ -13,13 +17,19 @@ fn from_environment(name: &str) -> Option<u64> {
     text.map(|text| text.parse().expect("a number"))
 }
 
-#[test]
-fn transfers_survive_any_faults() {
+/// The seeds to play, and whether there is one alone.
+fn seeds(runs: u64) -> (std::ops::Range<u64>, bool) {
     let seeds = match from_environment("OUTLIVE_SIM_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..from_environment("OUTLIVE_SIM_RUNS").unwrap_or(TRANSFER_RUNS),
+        None => 0..from_environment("OUTLIVE_SIM_RUNS").unwrap_or(runs),
     };
     let is_alone = seeds.end - seeds.start == 1;
+    (seeds, is_alone)
+}
+
+#[test]
+fn transfers_survive_any_faults() {
+    let (seeds, is_alone) = seeds(TRANSFER_RUNS);
     let played = seeds.map(|seed| play_bulk(&BulkScenario::drawn_from(seed)));
     let outcomes: Vec<BulkOutcome> = played
         .map(|result| result.unwrap_or_else(|failure| panic!("{failure}")))
@@ -90,30 +100,59 @@ fn losses_of_a_few_percent_cost_little_speed() {
     );
 }
 
+#[test]
+fn transfers_by_connections_survive_any_faults() {
+    let (seeds, is_alone) = seeds(CONNECTION_RUNS);
+    let played = seeds.map(|seed| play_connections(&ConnectionScenario::drawn_from(seed)));
+    let outcomes: Vec<ConnectionOutcome> = played
+        .map(|result| result.unwrap_or_else(|failure| panic!("{failure}")))
+        .collect();
+    let sum = |of: fn(&ConnectionOutcome) -> u64| outcomes.iter().map(of).sum::<u64>();
+    let [attempts, sent, present] = [
+        sum(|it| it.attempts),
+        sum(|it| it.sent),
+        sum(|it| it.present),
+    ];
+    eprintln!("attempts {attempts}, blasts sent {sent}, present {present}");
+    let runs = u64::try_from(outcomes.len()).expect("few");
+    assert!(is_alone || attempts > runs * 3 / 2 && present > runs);
+}
+
 /// Some run is broken by a mistake.
-fn found(flaw: BulkFlaw) {
-    let is_broken = |seed: &u64| {
-        let result = play_bulk(&BulkScenario::drawn_from(*seed).flawed(flaw));
-        if let Err(failure) = &result {
-            let failure = failure.to_string();
+fn found<S, O>(flaw: &str, play: impl Fn(u64) -> Result<O, sim::BrokenRun<S>>)
+where
+    S: Seeded,
+{
+    let is_broken = |seed: u64| {
+        let failure = play(seed).err().map(|failure| failure.to_string());
+        if let Some(failure) = &failure {
             let end = failure.find('\n').unwrap_or(failure.len());
-            eprintln!("{flaw:?}: {}", &failure[..end]);
+            eprintln!("{flaw}: {}", &failure[..end]);
         }
-        result.is_err()
+        failure.is_some()
     };
-    assert!(
-        (0..FLAW_RUNS).any(|seed| is_broken(&seed)),
-        "nobody finds {flaw:?}"
-    );
+    assert!((0..FLAW_RUNS).any(is_broken), "nobody finds {flaw}");
 }
 
 macro_rules! flaws {
-    ($($name:ident: $flaw:ident,)*) => {
-        $(#[test] fn $name() { found(BulkFlaw::$flaw); })*
+    ($play:ident, $scenario:ident, $flaw:ident: $($name:ident: $variant:ident,)*) => {
+        $(#[test] fn $name() {
+            found(stringify!($variant), |seed| {
+                $play(&$scenario::drawn_from(seed).flawed($flaw::$variant))
+            });
+        })*
     };
 }
 
 flaws! {
+    play_connections, ConnectionScenario, ConnectionFlaw:
+    sent_present_blast_is_found: PresentSent,
+    blast_written_twice_is_found: WrittenTwice,
+    begun_blast_that_counts_is_found: BegunCounted,
+}
+
+flaws! {
+    play_bulk, BulkScenario, BulkFlaw:
     reused_round_is_found: RoundReused,
     ignored_credit_is_found: CreditIgnored,
     missing_probe_is_found: NotProbed,

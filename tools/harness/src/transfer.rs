@@ -6,16 +6,17 @@ use std::fs::File;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
+use blast::connections::{Arrivals, Queue};
 use blast::{BlastRanges, Layout, Policy, Settings};
 use bulk::carrier::{
-    self, Arrivals, Connected, DataSocket, FileSink, Incoming, MappedSink, MemorySink,
-    MemorySource, Outgoing, Pace, PacketKey, Placement, Queue, Reception, Sink, receive,
-    receive_blasts, send, send_blasts,
+    self, Connected, DataSocket, FileSink, Incoming, MappedSink, MemorySink, MemorySource,
+    Outgoing, Pace, PacketKey, Placement, Reception, Sink, receive, receive_blasts, send,
+    send_blasts,
 };
 use lab::Host;
 use rustix::time::{ClockId, clock_gettime};
@@ -127,7 +128,7 @@ impl Transfer {
             layout: self.layout()?,
             size: self.size,
         };
-        let queue = Queue::new(&transfer, BlastRanges::new())?;
+        let queue = Mutex::new(Queue::new(transfer.layout, self.size, BlastRanges::new())?);
         let (tell, is_ready) = mpsc::channel();
         thread::scope(|scope| {
             let receiving = scope.spawn(|| self.receive_connected(&far, transfer, tell));
@@ -157,7 +158,8 @@ impl Transfer {
         transfer: Connected,
         tell: mpsc::Sender<()>,
     ) -> Result<Duration> {
-        let arrivals = Arrivals::new(transfer, BlastRanges::new())?;
+        let arrivals = Arrivals::new(transfer.layout, self.size, BlastRanges::new())?;
+        let arrivals = Mutex::new(arrivals);
         let (mut sink, is_counted) = self.sink()?;
         let begun = match is_counted {
             true => Duration::ZERO,
@@ -166,8 +168,10 @@ impl Transfer {
         tell.send(()).map_err(|_| anyhow!("the sender is gone"))?;
         let never = AtomicBool::new(false);
         let sink = sink.as_mut();
-        receive_blasts(connection, &arrivals, sink, self.placement, &never)?;
-        ensure!(arrivals.is_whole(), "the transfer is not whole");
+        let transfer = (&transfer.key, &arrivals);
+        receive_blasts(connection, transfer, sink, self.placement, &never)?;
+        let is_whole = arrivals.into_inner().is_ok_and(|it| it.is_whole());
+        ensure!(is_whole, "the transfer is not whole");
         Ok(Duration::try_from(clock_gettime(ClockId::ThreadCPUTime))? - begun)
     }
 

@@ -23,6 +23,12 @@ pub struct Flaws {
     pub expects_present: bool,
     /// The sender lets data go that one of several receivers lacks.
     pub releases_early: bool,
+    /// Blasts that the receiver has are sent on connections, too.
+    pub sends_present: bool,
+    /// A blast on a connection counts as whole from its first packet on.
+    pub counts_begun: bool,
+    /// A connection may carry a blast that another connection has begun.
+    pub takes_claimed: bool,
 }
 
 impl Flaws {
@@ -74,5 +80,17 @@ impl Flaws {
 
     pub(crate) const fn awaits_all(self) -> bool {
         !Self::has(self.releases_early)
+    }
+
+    pub(crate) const fn skips_present(self) -> bool {
+        !Self::has(self.sends_present)
+    }
+
+    pub(crate) const fn awaits_last_packet(self) -> bool {
+        !Self::has(self.counts_begun)
+    }
+
+    pub(crate) const fn refuses_claimed(self) -> bool {
+        !Self::has(self.takes_claimed)
     }
 }

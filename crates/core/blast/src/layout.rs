@@ -9,6 +9,15 @@ pub struct PacketId {
     pub packet: u16,
 }
 
+/// Bytes of a transfer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Position of the first byte in the transfer.
+    pub position: u64,
+    /// Bytes.
+    pub len: usize,
+}
+
 /// Sizes that cannot be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
@@ -90,6 +99,22 @@ impl Layout {
         self.blast_position(id.blast) + u64::from(id.packet) * u64::from(self.packet_bytes)
     }
 
+    /// Bytes of a blast of a transfer of `size` bytes; 0 behind the end.
+    #[must_use]
+    pub fn blast_len(&self, blast: u32, size: u64) -> u64 {
+        let rest = size.saturating_sub(self.blast_position(blast));
+        rest.min(self.blast_bytes())
+    }
+
+    /// The payload of a packet of a transfer of `size` bytes; empty behind the end.
+    pub(crate) fn extent(&self, id: PacketId, size: u64) -> Extent {
+        let len = self.packet_len(id.packet, self.blast_len(id.blast, size));
+        Extent {
+            position: self.position(id),
+            len: usize::try_from(len).unwrap_or(0),
+        }
+    }
+
     /// Packets of a blast of `len` bytes.
     #[must_use]
     pub fn packets_of(&self, len: u64) -> u16 {
@@ -98,8 +123,7 @@ impl Layout {
     }
 
     /// Payload of a packet of a blast of `len` bytes.
-    #[must_use]
-    pub fn packet_len(&self, packet: u16, len: u64) -> u32 {
+    pub(crate) fn packet_len(&self, packet: u16, len: u64) -> u32 {
         let before = u64::from(packet) * u64::from(self.packet_bytes);
         let rest = len.saturating_sub(before);
         u32::try_from(rest).map_or(self.packet_bytes, |rest| rest.min(self.packet_bytes))

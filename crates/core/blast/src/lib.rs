@@ -13,6 +13,7 @@
 //!   the
 //!   network are predicted to be the next packets of the transfer and are received at their final positions. A wrong
 //!   prediction costs a copy, after the acknowledgement.
+//! - [`connections`]: blasts by TCP, where no datagrams pass.
 //! - [`Policy`]: how fast, and how much at once. The paper has one blast under way; here the blasts of a round
 //!   trip are.
 //!
@@ -20,10 +21,11 @@
 //! hosts are never compared. Datagrams may be lost, late, doubled and out of order; their authenticity is the caller's
 //! concern. Values of an acknowledgement are checked: a receiver that lies cannot make another receiver
 //! complete. The slowest receiver sets the pace for all.
-//! **Panics:** no datagram makes a function panic.
+//! **Panics:** no datagram, and no byte of a connection, makes a function panic.
 
 #![forbid(unsafe_code)]
 
+pub mod connections;
 mod flaws;
 mod layout;
 mod peer;
@@ -36,7 +38,7 @@ mod sender;
 mod window;
 
 pub use flaws::Flaws;
-pub use layout::{Layout, LayoutError, PacketId};
+pub use layout::{Extent, Layout, LayoutError, PacketId};
 pub use peer::{PeerSet, Protest};
 pub use ranges::BlastRanges;
 pub use rate::Policy;

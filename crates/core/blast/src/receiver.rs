@@ -231,7 +231,7 @@ impl Receiver {
             if number >= blasts {
                 return Err(InvalidPacket::BehindEnd(number));
             }
-            let len = self.blast_len(number, size);
+            let len = self.layout.blast_len(number, size);
             let (expected, found) = (self.layout.packets_of(len), incoming.count);
             if found != expected {
                 let blast = number;
@@ -374,15 +374,10 @@ impl Receiver {
         let Some(size) = self.size else {
             return (self.layout.packets(), self.layout.packets());
         };
-        let len = self.blast_len(number, size);
+        let len = self.layout.blast_len(number, size);
         let full = len / u64::from(self.layout.packet_bytes());
         let packets = self.layout.packets_of(len);
         (packets, u16::try_from(full).unwrap_or(packets))
-    }
-
-    fn blast_len(&self, number: u32, size: u64) -> u64 {
-        let rest = size.saturating_sub(self.layout.blast_position(number));
-        rest.min(self.layout.blast_bytes())
     }
 
     fn incoming(&self, number: u32) -> Option<&Incoming> {
@@ -455,7 +450,7 @@ impl Receiver {
         let full = self.layout.packet_bytes();
         let (expected, last) = match (self.size, self.incoming(blast)) {
             (Some(size), _) => {
-                let of = self.blast_len(blast, size);
+                let of = self.layout.blast_len(blast, size);
                 if of == 0 {
                     return Err(InvalidPacket::BehindEnd(blast));
                 }
@@ -522,7 +517,7 @@ impl Receiver {
             let is_present = self.present.contains(number);
             let count = match (number == blast, self.size) {
                 (true, _) => count,
-                (false, Some(size)) => self.layout.packets_of(self.blast_len(number, size)),
+                (false, Some(size)) => self.layout.packets_of(self.layout.blast_len(number, size)),
                 (false, None) => self.layout.packets(),
             };
             self.window.push_back(Incoming {

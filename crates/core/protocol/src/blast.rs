@@ -17,10 +17,10 @@
 //!         40  bitmap of the missing packets, if any is missing: 8 packets in a byte, the first in the lowest bit
 //! ```
 //!
-//! All fields are little-endian. Each datagram ends with a tag of an AEAD cipher, which covers the header; this module
-//! neither makes nor checks tags. A cipher needs a number that is used once per key: [`PacketHeader::nonce`] and
-//! [`Acknowledgement::nonce`]. A sender therefore raises the round of a blast with each repetition, and each
-//! direction has a key of its own.
+//! All fields are little-endian. Each datagram ends with a tag ([`TAG_LEN`]) of an AEAD cipher, which covers the
+//! header; this module neither makes nor checks tags. A cipher needs a number that is used once per key:
+//! [`PacketHeader::nonce`] and [`Acknowledgement::nonce`]. A sender therefore raises the round of a blast with each
+//! repetition, and each direction has a key of its own.
 //!
 //! Datagrams may be lost, doubled and reordered.
 
@@ -73,6 +73,9 @@ pub enum DatagramError {
     #[error("field {0} of the datagram has a value that it cannot have")]
     BadField(&'static str),
 }
+
+/// Bytes of the tag behind the payload.
+pub const TAG_LEN: usize = 16;
 
 const KIND_PACKET: u8 = 1;
 const KIND_ACK: u8 = 2;

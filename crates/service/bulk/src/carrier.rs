@@ -14,10 +14,10 @@ mod sink;
 mod socket;
 mod source;
 
-pub use cipher::{KEY_LEN, PacketKey, TAG_LEN};
+pub use cipher::{KEY_LEN, PacketKey};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use connections::receive_from;
-pub use connections::{Arrivals, Connected, Pace, Queue, receive_blasts, send_blasts};
+pub use connections::{Connected, Pace, receive_blasts, send_blasts};
 pub use placing::Placement;
 pub use receiving::{Incoming, Reception, receive};
 pub use sending::{Outgoing, Target, Transmitted, send};

@@ -3,12 +3,12 @@
 
 use std::{
     io::{self, IoSlice},
-    sync::atomic::AtomicBool,
+    sync::{Mutex, atomic::AtomicBool},
 };
 
-use blast::{BlastRanges, Layout};
+use blast::{BlastRanges, Layout, connections::Arrivals};
 
-use crate::carrier::{Arrivals, Connected, PacketKey, Placement, Sink, receive_from};
+use crate::carrier::{PacketKey, Placement, Sink, receive_from};
 
 /// Bytes in front of a stream: packet length, packets of a blast, size, blasts that are there.
 const SETTINGS_LEN: usize = 5;
@@ -29,19 +29,17 @@ pub fn connection_bytes(bytes: &[u8]) {
     let size = u64::from(u16::from_le_bytes([low, high]) % 4096);
     let mut there = BlastRanges::new();
     there.insert(u32::from(present % 16), u32::from(present / 16));
-    let transfer = Connected {
-        key: PacketKey::None,
-        layout,
-        size,
-    };
-    let arrivals = Arrivals::new(transfer, there.clone()).expect("few blasts");
+    let arrivals = Arrivals::new(layout, size, there.clone()).expect("few blasts");
+    let arrivals = Mutex::new(arrivals);
     let mut sink = OnceSink {
         layout,
         there,
         is_written: vec![false; usize::try_from(size).unwrap_or(0)],
     };
     let never = AtomicBool::new(false);
-    let received = receive_from(&mut stream, &arrivals, &mut sink, Placement::Copied, &never);
+    let transfer = (&PacketKey::None, &arrivals);
+    let received = receive_from(&mut stream, transfer, &mut sink, Placement::Copied, &never);
+    let arrivals = arrivals.into_inner().expect("no panic");
     assert!(arrivals.position() <= size);
     if received.is_ok() {
         assert!(stream.is_empty(), "bytes behind the end");

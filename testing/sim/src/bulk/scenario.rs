@@ -217,6 +217,7 @@ impl BulkScenario {
             forgets_copies: has(BulkFlaw::NotCopied),
             counts_almost_whole: has(BulkFlaw::AlmostWhole),
             releases_early: has(BulkFlaw::ReleasedEarly),
+            ..Flaws::default()
         }
     }
 

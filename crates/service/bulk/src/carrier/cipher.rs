@@ -3,12 +3,11 @@
 //! A key belongs to a transfer and a direction. The nonces are numbers of `protocol::blast` that the core never uses a
 //! second time.
 
+use protocol::blast::TAG_LEN;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
 
 /// Bytes of a key.
 pub const KEY_LEN: usize = 16;
-/// Bytes of a tag.
-pub const TAG_LEN: usize = 16;
 
 /// The key of a direction of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

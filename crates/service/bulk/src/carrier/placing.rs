@@ -10,10 +10,10 @@ use std::{io::IoSliceMut, ops::Range};
 use blast::{
     Landed, Layout, PacketId, Receiver, Reception as Packet, Relocation, Spot, plan_relocations,
 };
-use protocol::blast::{PACKET_HEADER_LEN, PacketHeader};
+use protocol::blast::{PACKET_HEADER_LEN, PacketHeader, TAG_LEN};
 
 use super::{
-    DataSocket, TAG_LEN,
+    DataSocket,
     cipher::Cipher,
     receiving::{Reception, open},
     socket::{Scattered, control_space},

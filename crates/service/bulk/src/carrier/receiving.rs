@@ -3,10 +3,10 @@
 use std::{io::IoSlice, net::SocketAddr};
 
 use blast::{BlastRanges, Layout, Receiver, Reception as Packet};
-use protocol::blast::{DATAGRAM_VERSION, PACKET_HEADER_LEN, PacketHeader};
+use protocol::blast::{DATAGRAM_VERSION, PACKET_HEADER_LEN, PacketHeader, TAG_LEN};
 
 use super::{
-    DataSocket, PacketKey, Placement, Progress, STOP_CHECK_TIME, Sink, Supervisor, TAG_LEN,
+    DataSocket, PacketKey, Placement, Progress, STOP_CHECK_TIME, Sink, Supervisor,
     cipher::Cipher,
     placing::Placing,
     socket::{Joined, READ_BATCH, ReadBuffers},

@@ -6,10 +6,12 @@ use std::{
 };
 
 use blast::{BlastRanges, Layout, PeerSet, Run, Sender, SenderEvent, Settings, Transmission};
-use protocol::blast::{Acknowledgement, DATAGRAM_VERSION, PACKET_HEADER_LEN, PacketHeader};
+use protocol::blast::{
+    Acknowledgement, DATAGRAM_VERSION, PACKET_HEADER_LEN, PacketHeader, TAG_LEN,
+};
 
 use super::{
-    DataSocket, PacketKey, Progress, STOP_CHECK_TIME, Source, Supervisor, TAG_LEN, cipher::Cipher,
+    DataSocket, PacketKey, Progress, STOP_CHECK_TIME, Source, Supervisor, cipher::Cipher,
     socket::ReadBuffers,
 };
 use crate::error::{BulkError, SocketContext};
@@ -260,7 +262,7 @@ impl<'a> SendingEnd<'a> {
             return Ok(());
         }
         let position = self.layout.blast_position(number);
-        let len = (self.size - position).min(self.layout.blast_bytes());
+        let len = self.layout.blast_len(number, self.size);
         self.blast.0 = None;
         self.blast
             .1

@@ -4,7 +4,7 @@ use std::{
     fs::File,
     net::TcpStream,
     sync::{
-        Mutex, PoisonError,
+        Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc,
     },
@@ -12,14 +12,16 @@ use std::{
     time::{Duration, Instant},
 };
 
+use blast::connections::Arrivals;
 use protocol::bulk::{CONNECTIONS_VERSION, ContentHash, ReceiverMessage, SenderMessage};
 
 use super::{SenderStream, Watch, joins::Expected};
 use crate::{
     BulkError,
-    carrier::{Arrivals, FileSink, Placement, Progress, Supervisor, receive_blasts},
+    carrier::{FileSink, PacketKey, Placement, Progress, Supervisor, receive_blasts},
     error::SocketContext as _,
     hashes,
+    locks::locked,
 };
 
 /// Period in which the sender hears of arrivals.
@@ -176,19 +178,21 @@ fn report_arrivals(stream: &mut SenderStream, watcher: &Watcher) -> Result<(), B
 /// A connection or the file fails; the reception ended before everything was there.
 pub(super) fn receive_on_connections(
     expected: Expected<'_>,
-    arrivals: &Arrivals,
+    (key, arrivals): (&PacketKey, &Mutex<Arrivals>),
     file: &File,
     watcher: &Watcher,
 ) -> Result<(), BulkError> {
     // Of an earlier attempt all may be there.
+    let position = locked(arrivals).position();
     watcher.on_progress(Progress {
-        position: arrivals.position(),
+        position,
         ..Progress::default()
     });
     let receive = |connection: TcpStream| {
         let copy = file.try_clone().map_err(BulkError::Sink)?;
         let mut sink = FileSink(copy);
-        receive_blasts(&connection, arrivals, &mut sink, Placement::Copied, watcher)
+        let transfer = (key, arrivals);
+        receive_blasts(&connection, transfer, &mut sink, Placement::Copied, watcher)
     };
     let received = thread::scope(|scope| {
         // After an error the other connections end, too.
@@ -208,14 +212,15 @@ pub(super) fn receive_on_connections(
             let has_ended = |it: &mut ScopedJoinHandle<'_, _>| it.is_finished();
             let ended: Vec<_> = running.extract_if(.., has_ended).collect();
             let ended = ended.into_iter().try_for_each(joined);
-            if ended.is_err() && !arrivals.is_whole() {
+            if ended.is_err() && !locked(arrivals).is_whole() {
                 return ended;
             }
         }
         running.into_iter().try_for_each(joined)
     });
     // A connection may not have heard that its sender has ended it.
-    match (arrivals.is_whole(), received) {
+    let is_whole = locked(arrivals).is_whole();
+    match (is_whole, received) {
         (true, _) => Ok(()),
         (false, Ok(())) => Err(BulkError::Stopped),
         (false, failed) => failed,
@@ -281,7 +286,7 @@ impl Watcher {
 
     /// No more progress comes.
     fn hush(&self) {
-        *self.tell.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *locked(&self.tell) = None;
     }
 }
 
@@ -295,7 +300,7 @@ impl Supervisor for Watcher {
             .fetch_max(progress.position, Ordering::Release);
         self.arrived.store(progress.arrived, Ordering::Relaxed);
         self.predicted.store(progress.predicted, Ordering::Relaxed);
-        let tell = self.tell.lock().unwrap_or_else(PoisonError::into_inner);
+        let tell = locked(&self.tell);
         if let Some(tell) = tell.as_ref() {
             let _ = tell.send(progress.position);
         }

@@ -5,11 +5,11 @@ use std::{
     net::SocketAddr,
     num::NonZeroU16,
     os::unix::fs::{FileExt, MetadataExt as _},
-    sync::{atomic::AtomicBool, mpsc},
+    sync::{Mutex, atomic::AtomicBool, mpsc},
     time::{Duration, Instant},
 };
 
-use blast::{BlastRanges, Layout};
+use blast::{BlastRanges, Layout, connections::Arrivals};
 use protocol::bulk::{
     Acceptance, BlastHash, BlastRange, Carrier, ContentHash, HASHES_MAX, Offer, PIECE_LEN_MAX,
     Reason, ReceiverMessage, SecretKey, SenderMessage, Sizes,
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     BulkError,
-    carrier::{self, Arrivals, Connected, DataSocket, FileSink, Incoming, PacketKey, Placement},
+    carrier::{self, DataSocket, FileSink, Incoming, PacketKey, Placement},
     directory::{Partial, Rejection},
     hashes, holes,
     keys::fresh_key,
@@ -326,7 +326,7 @@ impl<'a> Storing<'a> {
                     stream.send(&ReceiverMessage::Prepares)?;
                 }
                 let position = self.layout.blast_position(blast);
-                let len = (size - position).min(self.layout.blast_bytes());
+                let len = self.layout.blast_len(blast, size);
                 let (from, to) = (&base.file, &self.partial.file);
                 copy_range(from, to, position, len).map_err(storage)?;
             }
@@ -450,15 +450,12 @@ impl<'a> Storing<'a> {
         };
         let expected = self.shared.joins.expect(key).ok_or_else(out_of_order)?;
         self.agree(stream, sender, None, fresh_key())?;
-        let transfer = Connected {
-            key: PacketKey::Secret(key.0),
-            layout: self.layout,
-            size,
-        };
-        let arrivals = Arrivals::new(transfer, self.present.clone())?;
+        let arrivals = Arrivals::new(self.layout, size, self.present.clone());
+        let arrivals = Mutex::new(arrivals.map_err(BulkError::from)?);
+        let key = PacketKey::Secret(key.0);
         let file = self.data();
         let wanted = self.receive_beside(stream, size, move |watcher| {
-            reception::receive_on_connections(expected, &arrivals, file, watcher)
+            reception::receive_on_connections(expected, (&key, &arrivals), file, watcher)
         })?;
         Ok((size, wanted))
     }

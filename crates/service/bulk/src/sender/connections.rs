@@ -3,17 +3,20 @@
 use std::{
     fs::File,
     net::{SocketAddr, TcpStream},
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread,
 };
 
-use blast::{BlastRanges, Layout, Policy};
+use blast::{BlastRanges, Layout, Policy, connections::Queue};
 use protocol::bulk::{ReceiverMessage, SecretKey, SenderMessage};
 
 use super::{CONNECT_TIME, ReceiverStream, Settings, rejected, supervisor::DataSupervisor};
 use crate::{
     BulkError,
-    carrier::{Connected, FileSource, Pace, PacketKey, Progress, Queue, Supervisor, send_blasts},
+    carrier::{Connected, FileSource, Pace, PacketKey, Progress, Supervisor, send_blasts},
 };
 
 /// Fewest blasts of a connection.
@@ -41,7 +44,7 @@ struct Part<'a> {
     address: SocketAddr,
     key: SecretKey,
     transfer: Connected,
-    queue: Queue,
+    queue: Mutex<Queue>,
     supervisor: PartSupervisor<'a>,
 }
 
@@ -70,12 +73,12 @@ impl Transmission<'_> {
                 layout: self.layout,
                 size: self.size,
             };
-            let queue = Queue::new(&transfer, target.present.clone())?;
+            let queue = Queue::new(self.layout, self.size, target.present.clone())?;
             let part = Part {
                 address: target.address,
                 key: target.key,
                 transfer,
-                queue,
+                queue: Mutex::new(queue),
                 supervisor: PartSupervisor {
                     all: supervisor,
                     peer,

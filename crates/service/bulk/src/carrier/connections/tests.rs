@@ -1,5 +1,6 @@
 use std::{net::TcpListener, sync::atomic::AtomicBool, thread};
 
+use blast::BlastRanges;
 use proptest::prelude::*;
 
 use super::{
@@ -28,6 +29,14 @@ fn transfer(packet_bytes: u32, packets: u32, size: usize) -> Connected {
     }
 }
 
+fn queue(transfer: &Connected, present: &BlastRanges) -> Mutex<Queue> {
+    Mutex::new(Queue::new(transfer.layout, transfer.size, present.clone()).unwrap())
+}
+
+fn arrivals(transfer: &Connected, present: &BlastRanges) -> Mutex<Arrivals> {
+    Mutex::new(Arrivals::new(transfer.layout, transfer.size, present.clone()).unwrap())
+}
+
 /// A sink that several threads share.
 struct SharedSink<'a>(&'a Mutex<MemorySink>);
 
@@ -39,8 +48,8 @@ impl Sink for SharedSink<'_> {
 
 /// Sends the missing blasts on so many connections. Returns the bytes of the sink.
 fn transmit(transfer: &Connected, data: &[u8], present: &BlastRanges, count: usize) -> Vec<u8> {
-    let queue = Queue::new(transfer, present.clone()).unwrap();
-    let arrivals = Arrivals::new(*transfer, present.clone()).unwrap();
+    let queue = queue(transfer, present);
+    let arrivals = arrivals(transfer, present);
     let pace = Pace::new(None);
     let sink = Mutex::new(MemorySink(vec![0; data.len()]));
     let never = AtomicBool::new(false);
@@ -54,10 +63,12 @@ fn transmit(transfer: &Connected, data: &[u8], present: &BlastRanges, count: usi
             });
             scope.spawn(move || {
                 let mut sink = SharedSink(sink);
-                receive_blasts(&far, arrivals, &mut sink, Placement::Copied, never).unwrap();
+                let transfer = (&transfer.key, arrivals);
+                receive_blasts(&far, transfer, &mut sink, Placement::Copied, never).unwrap();
             });
         }
     });
+    let arrivals = arrivals.into_inner().unwrap();
     assert!(arrivals.is_whole());
     assert_eq!(arrivals.position(), transfer.size);
     sink.into_inner().unwrap().0
@@ -95,10 +106,11 @@ fn outcome_of(transfer: &Connected, stream: &[u8]) -> (Result<(), BulkError>, bo
     let (mut near, far) = connection();
     near.write_all(stream).unwrap();
     drop(near);
-    let arrivals = Arrivals::new(*transfer, BlastRanges::new()).unwrap();
+    let arrivals = arrivals(transfer, &BlastRanges::new());
     let mut sink = MemorySink::default();
     let never = AtomicBool::new(false);
-    let received = receive_blasts(&far, &arrivals, &mut sink, Placement::Copied, &never);
+    let key_and_arrivals = (&transfer.key, &arrivals);
+    let received = receive_blasts(&far, key_and_arrivals, &mut sink, Placement::Copied, &never);
     (received, !sink.0.is_empty())
 }
 
@@ -175,8 +187,8 @@ fn changed_byte_is_never_written() {
 fn payload_is_received_in_its_place() {
     let data = bytes(100_000);
     let transfer = transfer(4096, 4, data.len());
-    let queue = Queue::new(&transfer, BlastRanges::new()).unwrap();
-    let arrivals = Arrivals::new(transfer, BlastRanges::new()).unwrap();
+    let queue = queue(&transfer, &BlastRanges::new());
+    let arrivals = arrivals(&transfer, &BlastRanges::new());
     let (near, far) = connection();
     let never = AtomicBool::new(false);
     let mut sink = MemorySink(vec![0; data.len()]);
@@ -186,7 +198,8 @@ fn payload_is_received_in_its_place() {
             let pace = Pace::new(None);
             send_blasts(&near, &transfer, (&queue, &pace), &mut source, &never).unwrap();
         });
-        receive_blasts(&far, &arrivals, &mut sink, Placement::Placed, &never).unwrap();
+        let key_and_arrivals = (&transfer.key, &arrivals);
+        receive_blasts(&far, key_and_arrivals, &mut sink, Placement::Placed, &never).unwrap();
     });
     assert!(sink.0 == data);
 }
@@ -208,7 +221,7 @@ fn stop_ends_both_ends_that_wait() {
     let (idle, quiet) = connection();
     thread::scope(|scope| {
         let sending = scope.spawn(|| {
-            let queue = Queue::new(&transfer, BlastRanges::new()).unwrap();
+            let queue = queue(&transfer, &BlastRanges::new());
             let mut source = MemorySource(data.clone());
             // Nobody reads: the socket is full before the end.
             send_blasts(
@@ -220,9 +233,16 @@ fn stop_ends_both_ends_that_wait() {
             )
         });
         let receiving = scope.spawn(|| {
-            let arrivals = Arrivals::new(transfer, BlastRanges::new()).unwrap();
+            let arrivals = arrivals(&transfer, &BlastRanges::new());
             let mut sink = MemorySink::default();
-            receive_blasts(&quiet, &arrivals, &mut sink, Placement::Copied, &stop)
+            let key_and_arrivals = (&transfer.key, &arrivals);
+            receive_blasts(
+                &quiet,
+                key_and_arrivals,
+                &mut sink,
+                Placement::Copied,
+                &stop,
+            )
         });
         stop.store(true, std::sync::atomic::Ordering::Relaxed);
         for end in [sending, receiving] {
@@ -238,7 +258,7 @@ fn blast_that_another_connection_has_begun_is_refused() {
     let transfer = transfer(100, 3, 1000);
     let blast = sealed(&transfer, 0);
     let packet_len = PACKET_HEADER_LEN + 100 + TAG_LEN;
-    let arrivals = Arrivals::new(transfer, BlastRanges::new()).unwrap();
+    let arrivals = arrivals(&transfer, &BlastRanges::new());
     let never = AtomicBool::new(false);
     let [begun, whole] = [&blast[..packet_len], &blast[..]].map(|bytes| {
         let (mut near, far) = connection();
@@ -247,7 +267,8 @@ fn blast_that_another_connection_has_begun_is_refused() {
     });
     let receive = |far: &TcpStream| {
         let mut sink = MemorySink::default();
-        let received = receive_blasts(far, &arrivals, &mut sink, Placement::Copied, &never);
+        let key_and_arrivals = (&transfer.key, &arrivals);
+        let received = receive_blasts(far, key_and_arrivals, &mut sink, Placement::Copied, &never);
         (received, sink.0.len())
     };
     drop(begun.0);
@@ -255,4 +276,41 @@ fn blast_that_another_connection_has_begun_is_refused() {
     assert!(matches!(received, Err(BulkError::Closed)) && len == 100);
     let (received, len) = receive(&whole.1);
     assert!(matches!(received, Err(BulkError::OutOfOrder)) && len == 0);
+}
+
+/// Keeps the highest position.
+#[derive(Default)]
+struct PositionWatch(Mutex<u64>);
+
+impl Supervisor for PositionWatch {
+    fn is_stopped(&self) -> bool {
+        false
+    }
+
+    fn on_progress(&self, progress: Progress) {
+        let mut highest = locked(&self.0);
+        *highest = progress.position.max(*highest);
+    }
+}
+
+/// Without the news, the receiver would wait for data that is there.
+#[test]
+fn blast_before_a_wrong_header_counts() {
+    let transfer = transfer(100, 3, 300);
+    let stream = [&sealed(&transfer, 0)[..], &[7; PACKET_HEADER_LEN]].concat();
+    let arrivals = arrivals(&transfer, &BlastRanges::new());
+    let (mut sink, watch) = (MemorySink::default(), PositionWatch::default());
+    let received = receive_from(
+        &mut &stream[..],
+        (&transfer.key, &arrivals),
+        &mut sink,
+        Placement::Copied,
+        &watch,
+    );
+    assert!(
+        matches!(received, Err(BulkError::OutOfOrder)),
+        "{received:?}"
+    );
+    assert!(locked(&arrivals).is_whole());
+    assert_eq!(*locked(&watch.0), 300);
 }
