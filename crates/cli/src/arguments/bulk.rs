@@ -86,7 +86,7 @@ pub(crate) struct Receive {
     /// File of the keys of the senders (see `outlive key`)
     #[arg(long, value_name = "FILE", help_heading = "Senders")]
     pub(crate) key_file: PathBuf,
-    /// End when a file was stored and no sender is connected
+    /// End when a file or a directory was stored, none is unfinished, and no sender is connected
     #[arg(long, help_heading = "Senders")]
     pub(crate) once: bool,
     /// Most transfers at once

@@ -146,6 +146,17 @@ struct Shared<'a> {
     connections: AtomicUsize,
     /// A file was stored.
     has_stored: AtomicBool,
+    /// The newest file or tree is not whole: the sender may come back.
+    is_unfinished: AtomicBool,
+}
+
+/// The end of a message of a sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    Stored,
+    /// Nothing was stored, and the sender knows.
+    Rejected,
+    Withdrawn,
 }
 
 impl Receiver {
@@ -174,7 +185,8 @@ impl Receiver {
         self.listener.local_addr().doing("ask for an address")
     }
 
-    /// Serves senders until the watch says stop; with `once`, until a sender whose file was stored has left.
+    /// Serves senders until the watch says stop; with `once`, until a sender has left whose files were stored. A
+    /// sender whose last file is not whole may come back.
     ///
     /// # Errors
     /// No connections can be accepted.
@@ -188,6 +200,7 @@ impl Receiver {
             transfers: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
             has_stored: AtomicBool::new(false),
+            is_unfinished: AtomicBool::new(false),
         };
         // Without a service manager nobody is told.
         let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
@@ -227,7 +240,7 @@ impl Receiver {
                     }
                 }
                 let is_idle = shared.connections.load(Ordering::Acquire) == 0;
-                if once && is_idle && shared.has_stored.load(Ordering::Acquire) {
+                if once && is_idle && shared.is_complete() {
                     break;
                 }
             }
@@ -279,7 +292,9 @@ impl Shared<'_> {
                 is_told = true;
                 self.watch.on_event(Event::Connected { sender });
             }
-            let is_stored = match message {
+            // Until the message is carried out: an error ends this connection.
+            let was_unfinished = self.is_unfinished.swap(true, Ordering::AcqRel);
+            let taken = match message {
                 SenderMessage::Offer(offer) => self.take(&mut stream, sender, offer)?,
                 SenderMessage::Entry(entry) => {
                     match entry.kind {
@@ -294,17 +309,27 @@ impl Shared<'_> {
                 // Of an offer that was rejected in the meantime.
                 SenderMessage::Withdraw => {
                     stream.send(&ReceiverMessage::Withdrawn)?;
-                    false
+                    Taken::Rejected
                 }
                 SenderMessage::Keep { .. }
                 | SenderMessage::Piece { .. }
                 | SenderMessage::Join { .. }
-                | SenderMessage::Finish { .. } => false,
+                | SenderMessage::Finish { .. } => Taken::Rejected,
             };
-            if is_stored && open_directories == 0 {
-                self.has_stored.store(true, Ordering::Release);
-            }
+            let is_whole = taken == Taken::Stored && open_directories == 0;
+            self.has_stored.fetch_or(is_whole, Ordering::AcqRel);
+            let is_unfinished = match taken {
+                Taken::Stored => open_directories > 0,
+                Taken::Rejected => was_unfinished,
+                Taken::Withdrawn => true,
+            };
+            self.is_unfinished.store(is_unfinished, Ordering::Release);
         }
+    }
+
+    /// A file or a tree was stored, and the newest is whole.
+    fn is_complete(&self) -> bool {
+        self.has_stored.load(Ordering::Acquire) && !self.is_unfinished.load(Ordering::Acquire)
     }
 
     /// The connection becomes a data connection of a transfer.
@@ -321,13 +346,12 @@ impl Shared<'_> {
         Ok(())
     }
 
-    /// Returns whether the file is stored.
     fn take(
         &self,
         stream: &mut SenderStream,
         sender: SocketAddr,
         offer: Offer,
-    ) -> Result<bool, BulkError> {
+    ) -> Result<Taken, BulkError> {
         let name = offer.name.to_string();
         let before = self.transfers.fetch_add(1, Ordering::AcqRel);
         let taken = match before >= self.settings.transfers_max {
@@ -340,32 +364,32 @@ impl Shared<'_> {
             storing::Outcome::Stored(event) => {
                 self.watch.on_event(event);
                 stream.send(&ReceiverMessage::Stored)?;
-                Ok(true)
+                Ok(Taken::Stored)
             }
             storing::Outcome::Withdrawn => {
                 stream.send(&ReceiverMessage::Withdrawn)?;
-                Ok(false)
+                Ok(Taken::Withdrawn)
             }
             storing::Outcome::Rejected(rejection) => {
                 self.reject(stream, sender, name, rejection)?;
-                Ok(false)
+                Ok(Taken::Rejected)
             }
         }
     }
 
-    /// A part of a tree. Each file of a tree is whole when it gets its name. Returns whether the part is stored.
+    /// A part of a tree. Each file of a tree is whole when it gets its name.
     fn take_entry(
         &self,
         stream: &mut SenderStream,
         sender: SocketAddr,
         entry: &Entry,
-    ) -> Result<bool, BulkError> {
+    ) -> Result<Taken, BulkError> {
         let begun = Instant::now();
         let stored = self.store_entry(entry);
         match (stored, &entry.kind) {
             (Err(rejection), _) => {
                 self.reject(stream, sender, entry.name.to_string(), rejection)?;
-                return Ok(false);
+                return Ok(Taken::Rejected);
             }
             (Ok(()), EntryKind::File { bytes }) => self.watch.on_event(Event::Stored {
                 sender,
@@ -377,7 +401,7 @@ impl Shared<'_> {
             (Ok(()), _) => {}
         }
         stream.send(&ReceiverMessage::Stored)?;
-        Ok(true)
+        Ok(Taken::Stored)
     }
 
     fn store_entry(&self, entry: &Entry) -> Result<(), Rejection> {

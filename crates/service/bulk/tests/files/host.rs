@@ -51,6 +51,15 @@ impl Host {
     }
 
     pub(crate) fn start_with(key: &Key, change: impl FnOnce(&mut receiver::Settings)) -> Self {
+        Self::launch(key, false, change)
+    }
+
+    /// A receiver that ends by itself.
+    pub(crate) fn start_once(key: &Key) -> Self {
+        Self::launch(key, true, |_| {})
+    }
+
+    fn launch(key: &Key, once: bool, change: impl FnOnce(&mut receiver::Settings)) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let mut settings = receiver::Settings {
             directory: directory.path().to_owned(),
@@ -68,13 +77,19 @@ impl Host {
         let address = receiver.local().expect("an address");
         let watch = Arc::new(ReceiverWatch::default());
         let watched = Arc::clone(&watch);
-        let thread = thread::spawn(move || receiver.run(false, &*watched));
+        let thread = thread::spawn(move || receiver.run(once, &*watched));
         Self {
             directory,
             address,
             watch,
             thread: Some(thread),
         }
+    }
+
+    /// Waits until the receiver has ended by itself.
+    pub(crate) fn await_end(&mut self) {
+        let thread = self.thread.take().expect("a receiver that runs");
+        thread.join().expect("no panic").expect("no error");
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

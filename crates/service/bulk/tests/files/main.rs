@@ -8,6 +8,7 @@ use std::{
     fs,
     io::{Cursor, Write},
     os::unix::fs::{FileExt, MetadataExt},
+    thread,
     time::Duration,
 };
 
@@ -393,4 +394,35 @@ fn file_that_changes_while_it_is_sent_is_not_stored() {
     let failed = failed.expect_err("another file");
     assert_eq!(failed[0].1.code(), "source_changed");
     assert!(!host.path("image").exists());
+}
+
+/// The first of two files is there when the sender ends in the middle of the second.
+#[test]
+fn receiver_for_one_sender_waits_for_an_unfinished_file() {
+    for carrier in [CarrierChoice::Datagrams, CarrierChoice::Stream] {
+        let key = key();
+        let mut host = Host::start_once(&key);
+        let data = pattern(20_000_000);
+        let (directory, large) = source(&data);
+        let small = directory.path().join("first");
+        fs::write(&small, b"small").expect("space");
+        let settings = sender::Settings {
+            carrier,
+            ..settings(&key)
+        };
+        let watch = SenderWatch::new(2_000_000);
+        let mut sender = Sender::new(vec![host.to()], &settings, &watch);
+        sender
+            .send(&mut Item::open(&small).expect("a file"))
+            .expect("stored");
+        let stopped = sender.send(&mut Item::open(&large).expect("a file"));
+        stopped.expect_err("the sender is stopped");
+        drop(sender);
+        // Some of the receiver's looks for connections that have ended.
+        thread::sleep(Duration::from_millis(300));
+        let watch = SenderWatch::new(u64::MAX);
+        send(&large, vec![host.to()], &settings, &watch).expect("the receiver is there");
+        host.await_end();
+        assert!(fs::read(host.path("image")).expect("a file") == data);
+    }
 }
