@@ -37,11 +37,9 @@ use self::{
 };
 use crate::{
     MS, SECOND,
-    failure::{BrokenRun, Seeded},
+    failure::{self, BrokenRun, Playable, RunLog, Seeded},
 };
 
-/// Lines of a trace that a failure shows.
-const TRACE_LEN: usize = 2000;
 /// More events than any run that goes on has.
 const EVENTS_MAX: u64 = 5_000_000;
 /// A crashed host is there again after this time, ns.
@@ -75,24 +73,12 @@ impl Seeded for BulkScenario {
 #[derive(Debug)]
 struct Broken(String);
 
-/// Plays a run. A failure is played again, for its trace.
+/// Plays a run.
 ///
 /// # Errors
 /// An invariant is broken.
 pub fn play_bulk(scenario: &BulkScenario) -> Result<BulkOutcome, BulkFailure> {
-    let mut world = BulkRun::new(scenario, false);
-    let Err(Broken(text)) = world.run() else {
-        return Ok(world.outcome);
-    };
-    let mut second = BulkRun::new(scenario, true);
-    // The same.
-    let _ = second.run();
-    Err(BulkFailure {
-        scenario: Box::new(scenario.clone()),
-        at: world.now,
-        text,
-        trace: second.trace.unwrap_or_default().into(),
-    })
+    failure::play::<BulkRun>(scenario)
 }
 
 struct BulkRun {
@@ -107,11 +93,33 @@ struct BulkRun {
     joins: Vec<Option<u64>>,
     crashes: VecDeque<Crash>,
     outcome: BulkOutcome,
-    trace: Option<VecDeque<String>>,
+    log: RunLog,
+}
+
+impl Playable for BulkRun {
+    type Scenario = BulkScenario;
+    type Outcome = BulkOutcome;
+
+    fn new(scenario: &BulkScenario, log: RunLog) -> Self {
+        Self::new(scenario, log)
+    }
+
+    fn play(&mut self) -> Result<BulkOutcome, String> {
+        self.run().map_err(|Broken(text)| text)?;
+        Ok(self.outcome)
+    }
+
+    fn now(&self) -> u64 {
+        self.now
+    }
+
+    fn into_log(self) -> RunLog {
+        self.log
+    }
 }
 
 impl BulkRun {
-    fn new(scenario: &BulkScenario, is_traced: bool) -> Self {
+    fn new(scenario: &BulkScenario, log: RunLog) -> Self {
         let receivers = 0..scenario.receivers;
         Self {
             now: 0,
@@ -122,7 +130,7 @@ impl BulkRun {
             joins: vec![None; scenario.receivers],
             crashes: scenario.crashes.clone().into(),
             outcome: BulkOutcome::default(),
-            trace: is_traced.then(VecDeque::new),
+            log,
             scenario: scenario.clone(),
         }
     }
@@ -313,14 +321,7 @@ impl BulkRun {
     }
 
     fn note(&mut self, line: impl FnOnce() -> String) {
-        let Some(trace) = &mut self.trace else {
-            return;
-        };
-        if trace.len() == TRACE_LEN {
-            trace.pop_front();
-        }
-        let (ms, us) = (self.now / MS, self.now % MS / 1000);
-        trace.push_back(format!("{ms}.{us:03} {}", line()));
+        self.log.add(self.now, line);
     }
 }
 

@@ -30,7 +30,6 @@ mod steps;
 mod store;
 mod witness;
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use rand::{Rng, SeedableRng, rngs::SmallRng};
@@ -48,7 +47,7 @@ use self::{
 };
 use crate::{
     SECOND,
-    failure::{BrokenRun, Seeded},
+    failure::{self, BrokenRun, Playable, RunLog, Seeded},
 };
 
 const SERVICE_PORT: u16 = 80;
@@ -60,8 +59,6 @@ const SETTLING_TIME: u64 = 200 * SECOND;
 /// Packets are lost for so long after the last fault.
 const LOSSY_REST: u64 = 4 * SECOND;
 const STEPS_MAX: u64 = 2_000_000;
-/// Lines of a trace that a failure shows.
-const TRACE_LEN: usize = 3000;
 
 /// A run that went well.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -120,27 +117,15 @@ struct Pool {
     /// No fault after this time.
     calm_from: u64,
     outcome: PoolOutcome,
-    trace: Option<VecDeque<String>>,
+    log: RunLog,
 }
 
-/// Plays a run. A failure is played again, for its trace.
+/// Plays a run.
 ///
 /// # Errors
 /// An invariant is broken.
 pub fn play_pool(scenario: &PoolScenario) -> Result<PoolOutcome, PoolFailure> {
-    let mut pool = Pool::new(scenario, false);
-    let Err(Broken(text)) = pool.run() else {
-        return Ok(pool.outcome);
-    };
-    let mut second = Pool::new(scenario, true);
-    // The same.
-    let _ = second.run();
-    Err(PoolFailure {
-        scenario: Box::new(scenario.clone()),
-        at: pool.now,
-        text,
-        trace: second.trace.unwrap_or_default().into(),
-    })
+    failure::play::<Pool>(scenario)
 }
 
 fn client_key(number: usize, service: SocketAddr) -> FlowKey {
@@ -159,8 +144,30 @@ fn service_of(scenario: &PoolScenario) -> SocketAddr {
     }
 }
 
+impl Playable for Pool {
+    type Scenario = PoolScenario;
+    type Outcome = PoolOutcome;
+
+    fn new(scenario: &PoolScenario, log: RunLog) -> Self {
+        Self::new(scenario, log)
+    }
+
+    fn play(&mut self) -> Result<PoolOutcome, String> {
+        self.run().map_err(|Broken(text)| text)?;
+        Ok(self.outcome)
+    }
+
+    fn now(&self) -> u64 {
+        self.now
+    }
+
+    fn into_log(self) -> RunLog {
+        self.log
+    }
+}
+
 impl Pool {
-    fn new(scenario: &PoolScenario, has_trace: bool) -> Self {
+    fn new(scenario: &PoolScenario, log: RunLog) -> Self {
         let mut rng = SmallRng::seed_from_u64(scenario.seed ^ 0x0070_6f6f_6c00);
         let service = service_of(scenario);
         let terms = balancer::terms(scenario.has_short_leases, scenario.drift_ppm);
@@ -202,7 +209,7 @@ impl Pool {
             happened: Happened::default(),
             calm_from,
             outcome: PoolOutcome::default(),
-            trace: has_trace.then(VecDeque::new),
+            log,
             rng,
         }
     }
@@ -238,12 +245,7 @@ impl Pool {
 
     /// Something happens.
     fn note(&mut self, text: impl FnOnce() -> String) {
-        if let Some(trace) = &mut self.trace {
-            if trace.len() == TRACE_LEN {
-                trace.pop_front();
-            }
-            trace.push_back(format!("{:>10} us  {}", self.now / 1000, text()));
-        }
+        self.log.add(self.now, text);
     }
 
     /// The host of a connection without protection lost power while the client waited: nobody knows of the client, as

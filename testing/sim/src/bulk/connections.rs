@@ -34,8 +34,8 @@ use self::{
     lane::{Lane, LaneState},
     scenario::Fault,
 };
-use super::{Broken, TRACE_LEN};
-use crate::failure::{BrokenRun, Seeded as _};
+use super::Broken;
+use crate::failure::{self, BrokenRun, Playable, RunLog, Seeded as _};
 
 /// Virtual time of a step, ns.
 const STEP_TIME: u64 = 10_000;
@@ -58,26 +58,14 @@ pub struct ConnectionOutcome {
 /// A broken invariant.
 pub type ConnectionFailure = BrokenRun<ConnectionScenario>;
 
-/// Plays a run. A failure is played again, for its trace.
+/// Plays a run.
 ///
 /// # Errors
 /// An invariant is broken.
 pub fn play_connections(
     scenario: &ConnectionScenario,
 ) -> Result<ConnectionOutcome, ConnectionFailure> {
-    let mut world = ConnectionRun::new(scenario, false);
-    let Err(Broken(text)) = world.run() else {
-        return Ok(world.outcome);
-    };
-    let mut second = ConnectionRun::new(scenario, true);
-    // The same.
-    let _ = second.run();
-    Err(ConnectionFailure {
-        scenario: Box::new(scenario.clone()),
-        at: world.step * STEP_TIME,
-        text,
-        trace: second.trace.unwrap_or_default().into(),
-    })
+    failure::play::<ConnectionRun>(scenario)
 }
 
 /// A transfer from the offer until it is whole or a connection breaks.
@@ -104,11 +92,33 @@ struct ConnectionRun {
     attempt: Option<Attempt>,
     faults: VecDeque<(u64, Fault)>,
     outcome: ConnectionOutcome,
-    trace: Option<VecDeque<String>>,
+    log: RunLog,
+}
+
+impl Playable for ConnectionRun {
+    type Scenario = ConnectionScenario;
+    type Outcome = ConnectionOutcome;
+
+    fn new(scenario: &ConnectionScenario, log: RunLog) -> Self {
+        Self::new(scenario, log)
+    }
+
+    fn play(&mut self) -> Result<ConnectionOutcome, String> {
+        self.run().map_err(|Broken(text)| text)?;
+        Ok(self.outcome)
+    }
+
+    fn now(&self) -> u64 {
+        self.step * STEP_TIME
+    }
+
+    fn into_log(self) -> RunLog {
+        self.log
+    }
 }
 
 impl ConnectionRun {
-    fn new(scenario: &ConnectionScenario, is_traced: bool) -> Self {
+    fn new(scenario: &ConnectionScenario, log: RunLog) -> Self {
         Self {
             step: 0,
             rng: SmallRng::seed_from_u64(scenario.seed()),
@@ -116,7 +126,7 @@ impl ConnectionRun {
             attempt: None,
             faults: scenario.faults.clone().into(),
             outcome: ConnectionOutcome::default(),
-            trace: is_traced.then(VecDeque::new),
+            log,
             scenario: scenario.clone(),
         }
     }
@@ -298,13 +308,7 @@ impl ConnectionRun {
     }
 
     fn note(&mut self, line: impl FnOnce() -> String) {
-        let Some(trace) = &mut self.trace else {
-            return;
-        };
-        if trace.len() == TRACE_LEN {
-            trace.pop_front();
-        }
-        trace.push_back(format!("{} {}", self.step, line()));
+        self.log.add(self.step * STEP_TIME, line);
     }
 }
 
