@@ -198,6 +198,9 @@ impl receiver::Watch for ReceiverWatch {
 
 // Send.
 
+/// Lowest speed to a receiver, bytes in a second: with a lower one, the first answer would come later than a sender
+/// waits for an answer by UDP.
+const RATE_MIN: u64 = 100_000;
 /// Of a program that yields to all others (setpriority(2)).
 const LOWEST_PRIORITY: i32 = 19;
 
@@ -213,6 +216,11 @@ pub(crate) fn send(arguments: &Send) -> Outcome {
             return Outcome::Usage;
         }
     };
+    let count = u64::try_from(receivers.len()).unwrap_or(u64::MAX);
+    if arguments.rate.is_some_and(|rate| rate / count < RATE_MIN) {
+        stdout::fail("usage", &"the lowest --rate is 100kB for each receiver");
+        return Outcome::Usage;
+    }
     let keys = match KeyRing::load(&arguments.key_file) {
         Ok(keys) => keys,
         Err(error) => return failed(&error.into()),
@@ -258,7 +266,7 @@ fn send_one(sender: &mut Sender<'_>, watch: &SenderWatch, source: &str) -> Outco
             Ok(Some(tree)) => return tree::send(sender, watch, source, tree),
             Ok(None) => {}
             Err(error) => {
-                stdout::fail(error.code(), &format_args!("{source}: {error}"));
+                stdout::fail_in_one_line(error.code(), &format!("{source}: {error}"));
                 return outcome_of(&error);
             }
         }
@@ -277,7 +285,7 @@ fn send_one(sender: &mut Sender<'_>, watch: &SenderWatch, source: &str) -> Outco
     let mut item = match item {
         Ok(item) => item,
         Err(error) => {
-            stdout::fail(error.code(), &format_args!("{source}: {error}"));
+            stdout::fail_in_one_line(error.code(), &format!("{source}: {error}"));
             return outcome_of(&error);
         }
     };
@@ -293,7 +301,7 @@ fn send_one(sender: &mut Sender<'_>, watch: &SenderWatch, source: &str) -> Outco
             let mut outcome = None;
             for (receiver, error) in errors {
                 let at = &watch.names[receiver];
-                stdout::fail(error.code(), &format_args!("{source} to {at}: {error}"));
+                stdout::fail_in_one_line(error.code(), &format!("{source} to {at}: {error}"));
                 let of_error = outcome_of(&error);
                 outcome = match outcome {
                     None => Some(of_error),
@@ -340,7 +348,9 @@ fn split(words: &[String]) -> Result<(Vec<&str>, Vec<NamedReceiver>), String> {
         .map_or(0, |it| it + 1);
     let (sources, receivers) = words.split_at(first);
     if receivers.is_empty() {
-        return Err("no receiver: write HOST:PORT or HOST:PORT/NAME behind the files".to_owned());
+        return Err("no receiver: write HOST:PORT or HOST:PORT/NAME behind the files, an IPv6 address as [ADDRESS]:PORT; \
+             ports are 1 to 65535"
+                .to_owned());
     }
     if sources.is_empty() {
         return Err(

@@ -82,6 +82,14 @@ pub(crate) fn fail(code: &str, why: &dyn fmt::Display) {
     say(Priority::Error, &line);
 }
 
+/// As [`fail`], for names of files, which may have any character.
+pub(crate) fn fail_in_one_line(code: &str, why: &str) {
+    match are_json() {
+        true => fail(code, &why),
+        false => fail(code, &in_one_line(why)),
+    }
+}
+
 /// Log lines of the libraries, in the same format, and without colours.
 pub(crate) struct Lines;
 

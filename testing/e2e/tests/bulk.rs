@@ -225,6 +225,10 @@ fn transfer_resumes_after_the_death_of_the_sender() {
     child.kill().expect("a signal");
     child.wait().expect("an end");
     assert!(!scene.receivers[0].directory.join("image").exists());
+    wait_until("the receiver tells of the end", || {
+        let said = fs::read_to_string(scene.path("said0")).expect("events");
+        said.contains("\"failed\"") && said.contains("image: ")
+    });
     let said = assert_done(scene.send(&[]));
     assert!(
         present(&said).iter().any(|present| *present >= 4 << 20),

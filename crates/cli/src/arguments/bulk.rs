@@ -29,7 +29,7 @@ pub(crate) struct Send {
     /// A receiver without an answer for this long is gone
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration, help_heading = "Receivers")]
     pub(crate) peer_timeout: Duration,
-    /// Most bytes in a second, such as 20MB [default: as many as network and receivers take]
+    /// Most bytes in a second, such as 20MB, at least 100kB a receiver [default: as fast as network and receivers]
     #[arg(long, value_name = "BYTES", value_parser = units::bytes, help_heading = "Network")]
     pub(crate) rate: Option<u64>,
     /// Yield to other traffic and other programs: at most 15 ms of queue in the network, lowest priority

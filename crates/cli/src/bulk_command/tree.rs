@@ -26,7 +26,7 @@ pub(super) fn send(
         TreeEvent::Skipped { path, reason } => skipped(watch, path, reason),
         TreeEvent::Unreadable { path, error } => {
             watch.end();
-            stdout::fail(error.code(), &format_args!("{}: {error}", path.display()));
+            stdout::fail_in_one_line(error.code(), &format!("{}: {error}", path.display()));
             outcome = worse(outcome, error);
         }
         TreeEvent::NotStored {
@@ -37,14 +37,14 @@ pub(super) fn send(
             watch.end();
             let at = &watch.names[receiver];
             let part = name.as_deref().unwrap_or(source);
-            stdout::fail(error.code(), &format_args!("{part} to {at}: {error}"));
+            stdout::fail_in_one_line(error.code(), &format!("{part} to {at}: {error}"));
             outcome = worse(outcome, error);
         }
     });
     watch.end();
     if watch.stop.load(std::sync::atomic::Ordering::Relaxed) && outcome == Outcome::Done {
         let error = BulkError::Stopped;
-        stdout::fail(error.code(), &format_args!("{source}: {error}"));
+        stdout::fail_in_one_line(error.code(), &format!("{source}: {error}"));
         return Outcome::Failed;
     }
     summarize(watch, source, &report, began.elapsed().as_secs_f64());

@@ -40,17 +40,20 @@ impl Shim<'_> {
             println!("cargo::rerun-if-changed={}", beside.join(source).display());
         }
         let out = variable("OUT_DIR");
-        let target = shared_target(&out);
         // The profile is always that of the shipped shim, because a shim runs inside of another program.
         let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets it"));
         cargo.current_dir(beside.join(self.directory));
         cargo.args(["build", "--profile", "shim"]);
-        cargo.arg("--target-dir").arg(&target);
         let has = |feature: &str| {
             let name = feature.to_uppercase().replace('-', "_");
             env::var_os(format!("CARGO_FEATURE_{name}")).is_some()
         };
-        for feature in self.features.iter().filter(|feature| has(feature)) {
+        let features = self.features.iter().copied().filter(|feature| has(feature));
+        let features: Vec<&str> = features.collect();
+        // Two builds of a shim with other features, at the same time, do not take each other's files.
+        let target = shared_target(&out).join(features.join("+"));
+        cargo.arg("--target-dir").arg(&target);
+        for feature in features {
             cargo.args(["--features", feature]);
         }
         for name in NOT_PASSED_ON {
@@ -59,7 +62,6 @@ impl Shim<'_> {
         let status = cargo.status().expect("cargo runs");
         assert!(status.success(), "{} cannot be built", self.directory);
         for file in self.files {
-            // The next build of the shim, with other features, puts another file there.
             let copied = fs::copy(target.join("shim").join(file), out.join(file));
             assert!(copied.is_ok(), "{file}: {copied:?}");
         }
@@ -67,8 +69,8 @@ impl Shim<'_> {
     }
 }
 
-/// The target directory of all shims: crates that several shims depend on are compiled once. The outer build locks its
-/// own, `TARGET/PROFILE/build/CRATE/out`.
+/// The directory of the target directories of shims: crates that several shims depend on are compiled once. The outer
+/// build locks its own, `TARGET/PROFILE/build/CRATE/out`.
 fn shared_target(out: &Path) -> PathBuf {
     let outer = out.ancestors().nth(4).unwrap_or(out);
     outer.join("shims")

@@ -1,10 +1,11 @@
 //! The receiving end: takes offers on connections, and stores files.
 
 use std::{
+    collections::HashSet,
     net::{SocketAddr, TcpListener, TcpStream},
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
@@ -13,7 +14,8 @@ use std::{
 
 use channel::KeyRing;
 use protocol::bulk::{
-    ENTRY_LEN_MAX, Entry, EntryKind, Offer, Reason, ReceiverMessage, SecretKey, SenderMessage,
+    ENTRY_LEN_MAX, Entry, EntryKind, Offer, Reason, ReceiverMessage, RelativePath, SecretKey,
+    SenderMessage,
 };
 
 use self::{joins::Joins, quota::Quota};
@@ -21,6 +23,7 @@ use crate::{
     BulkError,
     directory::{Attributes, Directory, Rejection},
     error::SocketContext,
+    locks::locked,
     stream::Stream,
 };
 
@@ -146,17 +149,8 @@ struct Shared<'a> {
     connections: AtomicUsize,
     /// A file was stored.
     has_stored: AtomicBool,
-    /// The newest file or tree is not whole: the sender may come back.
-    is_unfinished: AtomicBool,
-}
-
-/// The end of a message of a sender.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Taken {
-    Stored,
-    /// Nothing was stored, and the sender knows.
-    Rejected,
-    Withdrawn,
+    /// Files and directories that are not whole: a sender may come back. `None`: nobody asks.
+    unfinished: Option<Mutex<HashSet<RelativePath>>>,
 }
 
 impl Receiver {
@@ -185,8 +179,8 @@ impl Receiver {
         self.listener.local_addr().doing("ask for an address")
     }
 
-    /// Serves senders until the watch says stop; with `once`, until a sender has left whose files were stored. A
-    /// sender whose last file is not whole may come back.
+    /// Serves senders until the watch says stop; with `once`, until all senders have left, a file was stored,
+    /// and none is unfinished.
     ///
     /// # Errors
     /// No connections can be accepted.
@@ -200,7 +194,7 @@ impl Receiver {
             transfers: AtomicUsize::new(0),
             connections: AtomicUsize::new(0),
             has_stored: AtomicBool::new(false),
-            is_unfinished: AtomicBool::new(false),
+            unfinished: once.then(Mutex::default),
         };
         // Without a service manager nobody is told.
         let _ = sd_notify::notify(false, &[sd_notify::NotifyState::Ready]);
@@ -281,8 +275,7 @@ impl Shared<'_> {
         stream.set_nonblocking(false).doing("accept a connection")?;
         let mut stream = SenderStream::accept(stream, keys)?;
         let mut is_told = false;
-        // Directories of a tree whose contents have not all arrived.
-        let mut open_directories = 0_u64;
+        let mut withdrawn = None;
         loop {
             let message = stream.receive(IDLE_TIME, &|| self.watch.is_stopped())?;
             if let SenderMessage::Join { key } = message {
@@ -292,44 +285,48 @@ impl Shared<'_> {
                 is_told = true;
                 self.watch.on_event(Event::Connected { sender });
             }
-            // Until the message is carried out: an error ends this connection.
-            let was_unfinished = self.is_unfinished.swap(true, Ordering::AcqRel);
-            let taken = match message {
-                SenderMessage::Offer(offer) => self.take(&mut stream, sender, offer)?,
-                SenderMessage::Entry(entry) => {
-                    match entry.kind {
-                        EntryKind::Directory => open_directories += 1,
-                        EntryKind::DirectoryEnd => {
-                            open_directories = open_directories.saturating_sub(1);
-                        }
-                        EntryKind::File { .. } | EntryKind::Link { .. } => {}
-                    }
-                    self.take_entry(&mut stream, sender, &entry)?
+            // A sender that goes on has given the file up, or offers it again.
+            if let Some(name) = withdrawn.take() {
+                self.end(&name);
+            }
+            match message {
+                SenderMessage::Offer(offer) => {
+                    let name = offer.name.clone();
+                    let is_withdrawn = self.take(&mut stream, sender, offer)?;
+                    withdrawn = is_withdrawn.then_some(name);
                 }
+                SenderMessage::Entry(entry) => self.take_entry(&mut stream, sender, &entry)?,
                 // Of an offer that was rejected in the meantime.
-                SenderMessage::Withdraw => {
-                    stream.send(&ReceiverMessage::Withdrawn)?;
-                    Taken::Rejected
-                }
+                SenderMessage::Withdraw => stream.send(&ReceiverMessage::Withdrawn)?,
                 SenderMessage::Keep { .. }
                 | SenderMessage::Piece { .. }
                 | SenderMessage::Join { .. }
-                | SenderMessage::Finish { .. } => Taken::Rejected,
-            };
-            let is_whole = taken == Taken::Stored && open_directories == 0;
-            self.has_stored.fetch_or(is_whole, Ordering::AcqRel);
-            let is_unfinished = match taken {
-                Taken::Stored => open_directories > 0,
-                Taken::Rejected => was_unfinished,
-                Taken::Withdrawn => true,
-            };
-            self.is_unfinished.store(is_unfinished, Ordering::Release);
+                | SenderMessage::Finish { .. } => {}
+            }
         }
     }
 
-    /// A file or a tree was stored, and the newest is whole.
+    /// A file or a tree was stored, and nothing is unfinished.
     fn is_complete(&self) -> bool {
-        self.has_stored.load(Ordering::Acquire) && !self.is_unfinished.load(Ordering::Acquire)
+        let is_empty = |names: &Mutex<HashSet<_>>| locked(names).is_empty();
+        self.has_stored.load(Ordering::Acquire) && self.unfinished.as_ref().is_none_or(is_empty)
+    }
+
+    /// A file or a directory begins. False: an earlier attempt, or another connection, has begun it.
+    fn begin(&self, name: &RelativePath) -> bool {
+        let names = self.unfinished.as_ref();
+        names.is_none_or(|names| locked(names).insert(name.clone()))
+    }
+
+    /// The sender has nothing more to send of a file, or of a directory and its contents.
+    fn end(&self, name: &RelativePath) {
+        if let Some(names) = &self.unfinished {
+            let is_below = |other: &RelativePath| {
+                let rest = other.as_bytes().strip_prefix(name.as_bytes());
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"/"))
+            };
+            locked(names).retain(|other| !is_below(other));
+        }
     }
 
     /// The connection becomes a data connection of a transfer.
@@ -346,33 +343,47 @@ impl Shared<'_> {
         Ok(())
     }
 
+    /// Returns whether the sender has withdrawn the offer.
     fn take(
         &self,
         stream: &mut SenderStream,
         sender: SocketAddr,
         offer: Offer,
-    ) -> Result<Taken, BulkError> {
-        let name = offer.name.to_string();
+    ) -> Result<bool, BulkError> {
+        let is_new = self.begin(&offer.name);
         let before = self.transfers.fetch_add(1, Ordering::AcqRel);
         let taken = match before >= self.settings.transfers_max {
             true => Ok(storing::Outcome::Rejected(Rejection::new(Reason::Full, ""))),
             false => storing::store(self, stream, sender, &offer),
         };
         self.transfers.fetch_sub(1, Ordering::AcqRel);
-        let taken = taken?;
+        let taken = match taken {
+            Err(error) if !matches!(error, BulkError::Stopped) => {
+                let reason = format!("{}: {error}", offer.name);
+                self.watch.on_event(Event::Failed { sender, reason });
+                // This is all that there is to say of the connection.
+                return Err(BulkError::Closed);
+            }
+            taken => taken?,
+        };
         match taken {
             storing::Outcome::Stored(event) => {
                 self.watch.on_event(event);
+                self.end(&offer.name);
+                self.has_stored.store(true, Ordering::Release);
                 stream.send(&ReceiverMessage::Stored)?;
-                Ok(Taken::Stored)
+                Ok(false)
             }
             storing::Outcome::Withdrawn => {
                 stream.send(&ReceiverMessage::Withdrawn)?;
-                Ok(Taken::Withdrawn)
+                Ok(true)
             }
             storing::Outcome::Rejected(rejection) => {
-                self.reject(stream, sender, name, rejection)?;
-                Ok(Taken::Rejected)
+                if is_new {
+                    self.end(&offer.name);
+                }
+                self.reject(stream, sender, offer.name.to_string(), rejection)?;
+                Ok(false)
             }
         }
     }
@@ -383,13 +394,16 @@ impl Shared<'_> {
         stream: &mut SenderStream,
         sender: SocketAddr,
         entry: &Entry,
-    ) -> Result<Taken, BulkError> {
+    ) -> Result<(), BulkError> {
         let begun = Instant::now();
+        let is_new = entry.kind == EntryKind::Directory && self.begin(&entry.name);
         let stored = self.store_entry(entry);
+        if entry.kind == EntryKind::DirectoryEnd || is_new && stored.is_err() {
+            self.end(&entry.name);
+        }
         match (stored, &entry.kind) {
             (Err(rejection), _) => {
-                self.reject(stream, sender, entry.name.to_string(), rejection)?;
-                return Ok(Taken::Rejected);
+                return self.reject(stream, sender, entry.name.to_string(), rejection);
             }
             (Ok(()), EntryKind::File { bytes }) => self.watch.on_event(Event::Stored {
                 sender,
@@ -400,8 +414,8 @@ impl Shared<'_> {
             }),
             (Ok(()), _) => {}
         }
-        stream.send(&ReceiverMessage::Stored)?;
-        Ok(Taken::Stored)
+        self.has_stored.store(true, Ordering::Release);
+        stream.send(&ReceiverMessage::Stored)
     }
 
     fn store_entry(&self, entry: &Entry) -> Result<(), Rejection> {

@@ -73,16 +73,20 @@ impl Item {
     /// # Errors
     /// The file cannot be read, or is neither.
     pub fn open(path: &Path) -> Result<Self, BulkError> {
+        let words = "neither a file nor a block device: send it as standard input";
+        let neither = || BulkError::Source(io::Error::other(words));
+        let before = std::fs::metadata(path).map_err(BulkError::Source)?;
+        // To open a FIFO would wait for a writer.
+        if before.file_type().is_fifo() {
+            return Err(neither());
+        }
         let mut file = File::open(path).map_err(BulkError::Source)?;
         let metadata = file.metadata().map_err(BulkError::Source)?;
         let kind = metadata.file_type();
         let size = match kind.is_block_device() {
             true => file.seek(SeekFrom::End(0)).map_err(BulkError::Source)?,
             false if kind.is_file() => metadata.len(),
-            false => {
-                let words = "neither a file nor a block device";
-                return Err(BulkError::Source(io::Error::other(words)));
-            }
+            false => return Err(neither()),
         };
         let name = path.file_name().unwrap_or_default();
         Ok(Self {

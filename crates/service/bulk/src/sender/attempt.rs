@@ -163,8 +163,10 @@ impl Sender<'_> {
         }
         let is_stream = matches!(item.input, Input::Stream(_));
         loop {
-            let uses_stream =
-                is_stream || self.carrier == CarrierChoice::Stream || item.size == Some(0);
+            let uses_stream = is_stream
+                || self.carrier == CarrierChoice::Stream
+                || item.size == Some(0)
+                || self.carrier == CarrierChoice::Auto && self.shares_address(&receivers);
             let path = self.way(item, &receivers, uses_stream);
             let plan = path.and_then(|path| self.plan(item, &receivers, path));
             let plan = plan.map_err(|error| (error, receivers.clone()))?;
@@ -213,6 +215,14 @@ impl Sender<'_> {
                 }
             }
         }
+    }
+
+    /// Whether two receivers are two names at one host: the answers of both would come from one port.
+    fn shares_address(&self, receivers: &[usize]) -> bool {
+        let address_of = |receiver: &usize| self.peers[*receiver].destination.address;
+        let mut addresses: Vec<_> = receivers.iter().map(address_of).collect();
+        addresses.sort_unstable();
+        addresses.windows(2).any(|pair| pair[0] == pair[1])
     }
 
     fn way(

@@ -146,6 +146,11 @@ impl SenderWatch {
         retries.collect()
     }
 
+    pub(crate) fn lacked_datagrams(&self) -> bool {
+        let events = self.events.lock().expect("no panic");
+        events.contains(&sender::Event::NoDatagrams)
+    }
+
     pub(crate) fn present(&self) -> Vec<u64> {
         let events = self.events.lock().expect("no panic");
         let present = events.iter().filter_map(|event| match event {

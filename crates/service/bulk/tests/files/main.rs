@@ -418,6 +418,9 @@ fn receiver_for_one_sender_waits_for_an_unfinished_file() {
         let stopped = sender.send(&mut Item::open(&large).expect("a file"));
         stopped.expect_err("the sender is stopped");
         drop(sender);
+        // Another file is no reason to end, either.
+        let whole = SenderWatch::new(u64::MAX);
+        send(&small, vec![host.to()], &settings, &whole).expect("stored");
         // Some of the receiver's looks for connections that have ended.
         thread::sleep(Duration::from_millis(300));
         let watch = SenderWatch::new(u64::MAX);
@@ -425,4 +428,40 @@ fn receiver_for_one_sender_waits_for_an_unfinished_file() {
         host.await_end();
         assert!(fs::read(host.path("image")).expect("a file") == data);
     }
+}
+
+#[test]
+fn fifo_is_refused_without_a_wait() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("fifo");
+    let owner = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    let kind = rustix::fs::FileType::Fifo;
+    rustix::fs::mknodat(rustix::fs::CWD, &path, kind, owner, 0).expect("a FIFO");
+    let Err(error) = Item::open(&path) else {
+        panic!("a FIFO is no file");
+    };
+    assert!(error.to_string().contains("standard input"), "{error}");
+}
+
+/// The answers of both would come from one port.
+#[test]
+fn two_names_at_one_host_are_served_by_tcp() {
+    let key = key();
+    let host = Host::start(&key);
+    let data = pattern(3_000_000);
+    let (_directory, path) = source(&data);
+    let automatic = sender::Settings {
+        carrier: CarrierChoice::Auto,
+        ..settings(&key)
+    };
+    let names = ["a", "b"].map(|name| Destination {
+        address: host.address,
+        name: Some(RelativePath::new(name.as_bytes()).expect("a path")),
+    });
+    let watch = SenderWatch::new(u64::MAX);
+    send(&path, names.into(), &automatic, &watch).expect("stored");
+    for name in ["a", "b"] {
+        assert!(fs::read(host.path(name)).expect("a file") == data);
+    }
+    assert!(!watch.lacked_datagrams());
 }
