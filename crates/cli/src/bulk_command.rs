@@ -348,9 +348,8 @@ fn split(words: &[String]) -> Result<(Vec<&str>, Vec<NamedReceiver>), String> {
         .map_or(0, |it| it + 1);
     let (sources, receivers) = words.split_at(first);
     if receivers.is_empty() {
-        return Err("no receiver: write HOST:PORT or HOST:PORT/NAME behind the files, an IPv6 address as [ADDRESS]:PORT; \
-             ports are 1 to 65535"
-                .to_owned());
+        let words = "no receiver: write HOST:PORT, [IPV6]:PORT or HOST:PORT/NAME behind the files";
+        return Err(words.to_owned());
     }
     if sources.is_empty() {
         return Err(
