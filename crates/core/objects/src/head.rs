@@ -24,7 +24,7 @@ pub struct RequestSummary {
     pub has_range: bool,
     /// Several ranges.
     pub has_ranges: bool,
-    /// The last bytes of an object.
+    /// One range: the last bytes of an object.
     pub has_suffix: bool,
     /// `Authorization`, or cookies.
     pub has_credentials: bool,
@@ -44,6 +44,8 @@ impl RequestSummary {
         let mut ranges = fields.values("range");
         let (range, second) = (ranges.next(), ranges.next());
         let has_comma = range.is_some_and(|value| value.contains(&b','));
+        let has_ranges = has_comma || second.is_some();
+        let is_suffix = |value: &[u8]| value.windows(2).any(|two| two == b"=-");
         Self {
             len: head.len,
             method: head.method,
@@ -51,8 +53,8 @@ impl RequestSummary {
             body: head.body,
             has_close: has_close(fields),
             has_range: range.is_some(),
-            has_ranges: has_comma || second.is_some(),
-            has_suffix: range.is_some_and(|value| value.windows(2).any(|two| two == b"=-")),
+            has_ranges,
+            has_suffix: !has_ranges && range.is_some_and(is_suffix),
             has_credentials: fields.has("authorization") || fields.has("cookie"),
             has_upgrade: fields.has("upgrade"),
             has_expect: fields.has("expect"),
@@ -240,6 +242,7 @@ mod tests {
         assert!(request("Range: bytes=1-\r\nrange: bytes=2-\r\n").has_ranges);
         assert!(request("Range: bytes=-5\r\n").has_suffix);
         assert!(!request("Range: bytes=1-\r\n").has_suffix);
+        assert!(!request("Range: bytes=-5\r\nRange: bytes=1-\r\n").has_suffix);
         assert!(request("COOKIE: a=b\r\n").has_credentials);
         assert!(request("Authorization: x\r\n").has_credentials);
         assert!(request("Upgrade: h2c\r\n").has_upgrade);

@@ -46,7 +46,7 @@ enum request_flag {
 	REQUEST_CREDENTIALS = 16, /* Authorization, or cookies */
 	REQUEST_UPGRADE = 32,
 	REQUEST_EXPECT = 64,
-	REQUEST_SUFFIX = 128, /* the last bytes of an object */
+	REQUEST_SUFFIX = 128, /* one range: the last bytes of an object */
 	REQUEST_INPUTS = 256, /* X-TRODS */
 };
 

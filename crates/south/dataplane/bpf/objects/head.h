@@ -590,8 +590,11 @@ static __always_inline bool find_request_flags(struct __sk_buff *skb, struct hea
 		return true;
 	if (!take_value(skb, s, FIELD_RANGE))
 		return false;
-	bool are_several = s->repeated & FIELD_BIT(FIELD_RANGE) || has_comma(s);
-	*flags |= REQUEST_RANGE | (are_several ? REQUEST_RANGES : 0) | (has_suffix(s) ? REQUEST_SUFFIX : 0);
+	*flags |= REQUEST_RANGE;
+	if (s->repeated & FIELD_BIT(FIELD_RANGE) || has_comma(s))
+		*flags |= REQUEST_RANGES;
+	else if (has_suffix(s))
+		*flags |= REQUEST_SUFFIX;
 	return true;
 }
 

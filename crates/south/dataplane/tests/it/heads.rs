@@ -271,6 +271,24 @@ fn ambiguous_request_is_in_doubt() {
     }
 }
 
+/// With several fields, scanner and model would look at another one for a suffix.
+#[test]
+fn several_ranges_have_no_suffix() {
+    let scanner = Scanner::load();
+    for (fields, has_ranges, has_suffix) in [
+        ("Range: bytes=-5\r\n", false, true),
+        ("Range: bytes=-5\r\nRange: bytes=0-1\r\n", true, false),
+        ("Range: bytes=0-1\r\nRange: bytes=-5\r\n", true, false),
+        ("Range: bytes=-5,0-1\r\n", true, false),
+    ] {
+        let Verdict::Whole(summary) = request_with(&scanner, fields) else {
+            panic!("{fields:?} is in doubt")
+        };
+        let found = (summary.has_ranges, summary.has_suffix);
+        assert_eq!(found, (has_ranges, has_suffix), "{fields:?}");
+    }
+}
+
 #[test]
 fn ambiguous_response_is_in_doubt() {
     let scanner = Scanner::load();

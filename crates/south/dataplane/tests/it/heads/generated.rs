@@ -100,7 +100,7 @@ fn usual_value(name: &str) -> impl Strategy<Value = String> + use<> {
         "Content-Length" => &["0", "12", "1000"],
         "Transfer-Encoding" => &["chunked", "Chunked"],
         "Connection" => &["close", "keep-alive", "Keep-Alive, close"],
-        "Range" => &["bytes=1-5", "bytes=5-", "bytes=0-1,5-6"],
+        "Range" => &["bytes=1-5", "bytes=5-", "bytes=-5", "bytes=0-1,5-6"],
         "Content-Range" => &[
             "bytes 1-5/9",
             "bytes 0-0/1",
